@@ -40,10 +40,10 @@ Shape: TypeAlias = tuple[int, ...]
 @immutable_dataclass
 class EmittedModel:
     """The information about an emitted model that its metadata records. `initializer_names` maps
-    each parameter to the name of its initializer. `attention_weight_locations` describe where each
-    layer's attention weights are: `scope`, `dtype`, `weights` (a value) or `node` (the output of an
-    `Attention` node), and `guard` if the node is inside an `If`. `weight_files` maps paths to the
-    metadata of weight files.
+    each parameter to the name of its initializer. `attention_weight_locations` describes where the
+    attention weights of each layer are. An entry has the keys `scope` and `dtype`, then `weights`
+    (a value) or `node` (the output of an `Attention` node), and `guard` if the node is inside an
+    `If`. `weight_files` maps paths to the metadata of weight files.
     """
 
     initializer_names: Mapping[str, str]
@@ -52,7 +52,7 @@ class EmittedModel:
 
 
 MetadataBuilder: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
-"""A function that returns the metadata entries of an emitted model by key."""
+"""A function that returns the metadata entries of an emitted model, keyed by metadata key."""
 
 
 @immutable_dataclass()
@@ -93,7 +93,7 @@ class PackageMetadata:
 
 @immutable_dataclass()
 class WriteResult:
-    """A written model or package: its path, the name of its weight file or None, and the sizes of
+    """A written model or package: its path, the name of its weight file (or None), and the sizes of
     all files. The weights in `plan.linked_tensors` remain in the checkpoint.
     """
 
@@ -150,7 +150,7 @@ class CompilerBackend(Protocol):
         force: bool,
         checks_hashes_on_open: bool,
     ) -> WriteResult:
-        """Write a package of `graphs` by role (see `specc_onnx.write.package_writer`)."""
+        """Write a package of `graphs`, keyed by role (see `specc_onnx.write.package_writer`)."""
 
 
 # ---- Models and sessions of runner backends
@@ -167,8 +167,8 @@ class TensorSpec:
 
 @immutable_dataclass
 class QuantizedMatMul:
-    """A quantized MatMul or activation quantization of a model: the operator, the value names by
-    role (`x`, `w`, `scales`, `y`), and the integer attributes.
+    """A quantized MatMul or activation quantization of a model. It has an operator, value names by
+    role (`x`, `w`, `scales`, `y`), and integer attributes.
     """
 
     operator: str
@@ -280,7 +280,7 @@ class ModelFile(Protocol):
         """Return the metadata entries of the model by key."""
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return (path, minimum size in bytes or -1 if invalid) of each external data file."""
+        """Return the path and the minimum size in bytes of each external file (-1 if invalid)."""
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
@@ -317,12 +317,12 @@ class ModelFile(Protocol):
         """Return the `If` branches and `Loop` bodies of the model."""
 
     def open_with_execution_counters(self, provider: str) -> Session:
-        """Open a copy with counts of subgraph executions, without activation quantization."""
+        """Open a copy that counts subgraph executions and does not quantize activations."""
 
     def open_with_attention_outputs(
         self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that outputs attention weights. Return (session, output names by scope)."""
+        """Open a copy that outputs attention weights, and map each scope to its output name."""
 
 
 class RunnerBackend(Protocol):

@@ -243,7 +243,7 @@ def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
-    # arXiv:1706.03762 interleaves sines and cosines, but most implementations concatenate them.
+    # arXiv:1706.03762 interleaves sines and cosines, whereas most implementations concatenate them.
     sines = [np.sin(angles), np.cos(angles)]
     if op.layout == "interleaved":
         return np.stack(sines, axis=-1).reshape(*positions.shape, 2 * pairs)

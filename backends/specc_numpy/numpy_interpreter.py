@@ -80,7 +80,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""IR element kinds by NumPy dtype kind, where the two letters differ. `V` is bfloat16."""
+"""The IR element kind for each NumPy dtype kind whose letter differs. `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
+"""The lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
 
 
 @evaluate
@@ -159,7 +159,7 @@ def _fake_quantize_per_tensor(x: Array) -> Array:
 
 def _fake_quantize_groups(x: Array, group_size: int, rounding: str) -> Array:
     """Quantize and dequantize groups of `group_size` elements with one scale per group, computed in
-    float32. If `rounding` is "row", elements are divided by the scale. Otherwise, they are
+    float32. If `rounding` is "row", elements are divided by the scale. Otherwise, activations are
     multiplied by `127 / absmax`, as in ONNX Runtime's `MatMulNBits` kernel.
     """
     width = x.shape[-1]

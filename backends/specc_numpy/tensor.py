@@ -131,7 +131,7 @@ def cast(op: ops.Cast, lengths: LengthValues, x: Array) -> Array:
 
 @evaluate
 def delay(op: ops.Delay, lengths: LengthValues, x: Array) -> Array:
-    """Shift the elements to the right along an axis. Fill the first `op.steps` with
+    """Shift the elements to the right along an axis. Fill the first `op.steps` positions with
     `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]

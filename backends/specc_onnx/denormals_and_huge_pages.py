@@ -10,10 +10,10 @@ after every run, so NumPy on the same thread keeps denormals.
 
 A decode step reads all packed weights once, so address translation takes a large part of the step's
 time. ONNX Runtime allocates each weight separately, so the operating system does not use huge pages
-for weights. With huge pages (Linux 6.1), the time of a decode step of a Llama with 134 M parameters
-is multiplied by 0.76 to 0.80. Moving 100 MB takes 0.03 to 0.4 s, depending on memory fragmentation,
-so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems other than Linux,
-this function has no effect.
+for weights. With huge pages (Linux 6.1), a decode step of a Llama with 134 M parameters takes 0.76
+to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory fragmentation, so a
+background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems other than Linux, this
+function has no effect.
 """
 
 import ctypes

@@ -105,7 +105,7 @@ SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProt
 """The element types of one-element graph inputs such as limits, counters and conditions."""
 
 NodeKey = tuple[str, str]
-"""Operator type and name of a node, as reported by ONNX Runtime."""
+"""The operator type and the name of a node, as reported by ONNX Runtime."""
 
 
 def find_cpu_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
@@ -166,13 +166,13 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's provider names, keyed by the provider names of the command line."""
+"""ONNX Runtime's provider names, keyed by the provider names on the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
 """The options of each execution provider. TF32 is off, so that f32 MatMuls match the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
-"""The compile target of each provider."""
+"""The compile target for each provider."""
 
 PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device name of each provider that stores tensors on a device other than the host."""

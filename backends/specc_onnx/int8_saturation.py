@@ -97,7 +97,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
     """Add 128 to the int8 weights of integer products, and set the zero points of these weights to
     128.
 
-    Return the converted weights by initializer name if they are stored as external data in
+    Return the converted weights, keyed by initializer name, if they are stored as external data in
     `directory`. Return None if the model has no integer products. Weights that a node computes are
     converted at run time by additional nodes.
     """
@@ -133,7 +133,7 @@ def _add_uint8_constants(
 ) -> dict[str, Array]:
     """Add uint8 copies of int8 initializers (`names` maps each original name to the name of the
     copy), and the constants of the conversion. Return the values of copies whose originals are
-    external data, by the name of the copy.
+    external data, keyed by the name of the copy.
     """
     constants = {t.name: t for t in model.graph.initializer}
     external_weights = {}

@@ -85,7 +85,7 @@ def _get_element_bits(type_code: int) -> int:
 
 
 MAX_MODEL_BYTES = 2**31
-"""Maximum size of an ONNX file in bytes, which is the limit of protobuf."""
+"""The maximum size of an ONNX file in bytes, which is the limit of protobuf."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Resolve a symbolic link to a model, unless the external files are next to the link."""
+    """Resolve a symbolic link to a model, unless the external files are next to the link itself."""
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
         locations and all((file.path.parent / name).exists() for name in locations)
@@ -361,11 +361,11 @@ HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
 """The content hash's metadata key, and the placeholder for the hash while it is computed."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
-"""The protobuf encoding of the metadata key of the hash, and of the size of the hash."""
+"""The protobuf encodings of the metadata key for the hash and of the size of the hash."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """Replace the placeholder hash in a model's bytes in place by the model's hash."""
+    """Replace the placeholder hash in the bytes of a model with the hash of the model, in place."""
     offset = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [

@@ -55,8 +55,8 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Run the model and return outputs by name (default: all). Raise E0907, E0910 to E0912 or
-        E0924.
+        """Run the model and return outputs by name (default: all outputs). Raise E0907, E0910 to
+        E0912 or E0924.
         """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)

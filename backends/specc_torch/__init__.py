@@ -9,7 +9,7 @@ See docs/training.md. `SpecModule(graph)` builds a module from a graph without a
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    # the error is also an ImportError, because callers that have a fallback catch ImportError
+    # the error is also an ImportError, because callers with a fallback catch ImportError
     raise ModuleNotFoundError(
         "error[E0801]: the torch backend requires the package `torch`, which is not installed: "
         "pip install -e '.[torch]'",

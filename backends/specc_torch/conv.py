@@ -29,8 +29,8 @@ def _run_on_windows(
     channels: int,
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
-    """Call `apply_windows` with `x` in channels-first layout and the number of windows per axis,
-    and return its result, which has `channels` channels. If there are no windows, return an empty
+    """Call `apply_windows` with `x` in channels-first layout and the number of windows per axis.
+    Return its result, which has `channels` channels. If there are no windows, return an empty
     tensor without calling `apply_windows`, because PyTorch rejects axes smaller than a window.
     """
     x = _swap_channels(op.kernel, x)

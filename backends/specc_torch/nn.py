@@ -107,7 +107,7 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         normalizer = normalizer + torch.exp(sinks - maximum)
-    # The divisor is 1 where the sum is 0: the NaN gradient of 0 / 0 would pass through
+    # The divisor is 1 where the sum is 0, because the NaN gradient of 0 / 0 would pass through
     # `torch.where`.
     return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 

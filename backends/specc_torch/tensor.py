@@ -128,7 +128,7 @@ def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
-    """Shift the elements to the right along an axis. Fill the first `op.steps` with
+    """Shift the elements to the right along an axis. Fill the first `op.steps` positions with
     `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
@@ -209,7 +209,7 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
 
 
 def make_full_tensor(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a tensor that is filled with `value`. The shape is that of `x` with `axis` replaced by
-    axes of the sizes `lengths`.
+    """Return a tensor that is filled with `value`. The shape is that of `x`, except that `axis` is
+    replaced with axes of the sizes `lengths`.
     """
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)

@@ -98,8 +98,8 @@ class Dataset(TorchDataset[TrainingExample]):
     An example maps input names to values that `Model.run` accepts (arrays, texts, images or image
     paths), and output names to targets (a label, a string or numbers). For a generative model, an
     example needs to contain only the complete sequence, under the name of the generated input. The
-    decoder input is then the start token followed by the sequence (shifted right), and the targets
-    are the next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
+    decoder input is then the start token followed by the sequence (shifted right). The targets are
+    the tokens of the sequence followed by a stop token. Invalid examples raise E0946 or E0947.
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:

@@ -82,7 +82,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextElement]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of a plot: the scopes and the sizes of the first maps."""
+    """Return a plot's alternative text, which lists the scopes and the sizes of the first maps."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -112,7 +112,7 @@ class _AxisLayout:
     axis: AttentionMapAxis
     cell_size: float
     step: int
-    """Number of positions per cell of the heat map."""
+    """The number of positions per cell of the heat map."""
 
     @property
     def size(self) -> float:
@@ -133,7 +133,7 @@ class _AxisLayout:
         ]
 
     def format_caption(self, axis_name: str) -> str:
-        """Format the axis caption, with the interval between labels if the interval is not 1."""
+        """Format the axis caption, which includes the interval between labels if it is not 1."""
         n = self.label_interval * self.step
         note = f"; every {n}{_get_ordinal_suffix(n)} is labeled" if n > 1 else ""
         return f"{axis_name}: {self.axis.caption}{note}"
@@ -251,8 +251,8 @@ def _draw_key_labels(
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the cell size in points of a heat map with `cells` cells per side, such that `heads`
-    panels with readable labels fit on the page.
+    """Return the cell size in points of a heat map with `cells` cells per side. The size is such
+    that `heads` panels with readable labels fit on the page.
     """
     # the panel width in points decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
@@ -346,7 +346,7 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
     if attention.query_axis.role != "image":
-        # a panel per head and per token would make the page too large
+        # panels for each combination of head and token would make the page too large
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_patch_grid(row, grid)
         return

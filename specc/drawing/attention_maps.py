@@ -232,7 +232,7 @@ MAX_CELLS = 1 << 20
 """Maximum number of cells on a page (4 MiB of attention weights). Larger maps are max-pooled."""
 
 MAX_LABEL_LENGTH = 120
-"""Maximum number of characters in a label on a page."""
+"""The maximum number of characters in a label on a page."""
 
 MAX_PIXELS = 512
 

@@ -52,7 +52,7 @@ MASKED_COLOR = np.array([226, 226, 232], np.uint8)
 """The color of masked cells, a light gray that is not in the colormap."""
 
 LOG_DECADES = 4
-"""Number of decades that a logarithmic scale covers below the maximum weight."""
+"""The number of decades that a logarithmic scale covers below the maximum weight."""
 
 
 @immutable_dataclass
@@ -119,7 +119,7 @@ def overlay_attention_weights(image: Bytes, weights: Doubles, scale: ColorScale)
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
-    """Scale an image by integer factors to sides of `min_side` to `max_length` pixels."""
+    """Scale an image by integer factors to side lengths of `min_side` to `max_length` pixels."""
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
     factor = max(1, -(-min_side // max(1, min(image.shape[:2]))))
@@ -129,7 +129,7 @@ def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
 
 MAX_LABEL_LENGTH = 28
-"""Maximum number of characters in a label of a drawing."""
+"""The maximum number of characters in a label of a drawing."""
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
 
@@ -229,8 +229,8 @@ OUTER_SPACES = re.compile(r"\A +| +\Z")
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
-    """Truncate a label to `max_length` characters, and replace control characters and leading or
-    trailing spaces by visible characters.
+    """Truncate a label to `max_length` characters. Replace control characters and leading or
+    trailing spaces with visible characters.
     """
     printable = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]

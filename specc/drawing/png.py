@@ -64,7 +64,7 @@ def _make_chunk(kind: bytes, data: bytes) -> bytes:
 
 PIXELS_PER_POINT = 2
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels in a rendered image, equal to the limit for input images."""
+"""The maximum number of pixels in a rendered image, equal to the limit for input images."""
 
 SYSTEM_FONTS = (
     "DejaVuSans.ttf",
@@ -77,7 +77,7 @@ SYSTEM_FONTS = (
 """Fonts that are common on Linux, macOS and Windows, and that Pillow finds by file name."""
 
 MISSING_GLYPH = "\U0010fffe"
-"""A code point without a character. Fonts draw it as the missing-glyph box."""
+"""A code point without a character. Fonts draw this code point as the missing-glyph box."""
 
 
 def render_png(drawing: Drawing) -> bytes:
@@ -201,8 +201,8 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Split a string into (font, text) runs. Characters without a glyph are replaced by their
-    escaped code points.
+    """Split a string into runs, each with a font and a text. Characters without a glyph are
+    replaced by their escaped code points.
     """
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)

@@ -29,7 +29,7 @@ GENERATOR_MARK = "<!-- specc -->"
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of heat map cells drawn as paths. Larger heat maps are embedded as PNG images."""
+"""The maximum number of cells drawn as paths. Larger heat maps are embedded as PNG images."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -110,7 +110,7 @@ def _(element: LineElement) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes. Underscores in attribute names are replaced by hyphens, and empty
+    """Format SVG attributes. Underscores in attribute names are replaced with hyphens, and empty
     attributes are omitted.
     """
     return " ".join(

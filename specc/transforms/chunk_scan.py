@@ -25,7 +25,7 @@ from specc.transforms.split_scan import (
 )
 
 CHUNK_LENGTH = 64
-"""Number of positions per chunk."""
+"""The number of positions per chunk."""
 CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 
@@ -293,8 +293,8 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # Sum the logarithms between two positions, because differences of cumulative sums lose
-        # precision.
+        # Sum the logarithms of the decays between two positions, because differences of cumulative
+        # sums lose precision.
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict_mask, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))

@@ -5,9 +5,10 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-The loop body is matched against patterns: the graphs of the cells in `specs/std/recurrent.specc`.
-Other scan outputs may depend on the scanned values and the new state. These scan outputs remain in
-a loop without loop-carried values, which is vectorized completely.
+The loop body is matched against patterns, which are the graphs of the cells in
+`specs/std/recurrent.specc`. Other scan outputs may depend on the scanned values and the new state.
+These scan outputs remain in a loop without loop-carried values, which is then vectorized
+completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,8 +74,8 @@ def _iterate_element_patterns(
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """The pattern of a cell: the recurrent layer `layer`, the inputs of the pattern by name
-    (`leaves`), and the next states as functions of these inputs.
+    """The pattern of a cell. It consists of the recurrent layer `layer`, the inputs of the pattern
+    by name (`leaves`), and the next states as functions of these inputs.
     """
 
     layer: FusedLayer
@@ -263,8 +264,9 @@ class _LoopFusion:
     def _build_scan_output(
         self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs of the fused loop. A scan output equal to `state` is replaced by
-        `states`, the layer's states at all positions. All other scan outputs are recomputed.
+        """Yield the scan outputs of the fused loop. A scan output that is equal to `state` is
+        replaced with `states`, the layer's states at all positions. All other scan outputs are
+        recomputed.
         """
         others = [v for v in scan_outputs if v is not state]
         values = iter(self._build_other_values(others, state, states) if others else ())
@@ -307,8 +309,8 @@ class _LoopFusion:
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other scan outputs, `values`, in a loop without loop-carried values over the
-        scanned operands and the `states` of the layer.
+        """Compute the other scan outputs, `values`, from the scanned operands and the `states` of
+        the layer, in a loop without loop-carried values.
         """
         op, builder = self.op, GraphBuilder()
         inputs = {f"row {n}": v for n, v in enumerate(self.inner.scanned)} | {"state": new_state}

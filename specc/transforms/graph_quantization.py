@@ -6,9 +6,9 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight, also inside loops, is replaced by two parameters: codes (quantized values) and scales.
-A slice of a weight becomes a slice of the codes and a slice of the scales. A KV cache has one scale
-per head and feature, and the scales are a parameter of the step.
+Each weight, including weights inside loops, is replaced by two parameters: codes (quantized values)
+and scales. A slice of a weight becomes a slice of the codes and a slice of the scales. A KV cache
+has one scale per head and feature. The scales are a parameter of the step.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -216,8 +216,8 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, weight: QuantizedParameters) -> NodeResults:
         format = weight.format
-        # Per-layer scales become per-tensor scales, because a derived graph may contain the layer
-        # in a loop.
+        # Per-layer scales become per-tensor scales, because the layer may be in a loop of a derived
+        # graph.
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = match_matmul(node)
@@ -262,8 +262,8 @@ class _WeightQuantizer:
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked_count = len(operands.stacked_operands)
-        # The inputs of a body are first the values that change in each iteration, then the
-        # captures. Captures may be weights. The last operands of the loop are the captures.
+        # The inputs of a body are the values that change in each iteration, followed by the
+        # captures. Captured values may be weights. The last operands of the loop are the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
         outer_count = len(values) - (len(inputs) - changing_count)

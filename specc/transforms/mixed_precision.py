@@ -4,7 +4,7 @@
 
 Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
 are computed in fp32. Layers with a standardized input are also computed in fp32, because a standard
-deviation close to zero results in large inputs. Each f32 value has a precision class: *half*
+deviation close to zero makes the input large. Each f32 value has a precision class: *half*
 (computed in 16 bits), *float32* (computed in 32 bits), or *neutral*, i.e. a constant, position
 embedding or weight, which is cast to the dtype of the other operands. Inputs and outputs stay f32,
 except between derived graphs.
@@ -85,7 +85,7 @@ PrecisionClass: TypeAlias = Literal["half", "float32", "neutral"]
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
 """The minimum normal magnitude of each 16-bit type."""
 MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
-"""Maximum finite magnitude of each 16-bit type."""
+"""The maximum finite magnitude of each 16-bit type."""
 
 HALF_STATE_ROLES = ("key", "value")
 """The roles of decode states that grow with the sequence (KV caches)."""

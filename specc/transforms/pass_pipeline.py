@@ -6,7 +6,7 @@
 
 A pass maps a `CompilerPassState` to a new `CompilerPassState`. If `VERIFY_AFTER_PASSES` is set,
 graphs are verified (`specc.ir.ir_verifier`) after each pass, so that the pass that produces an
-invalid graph is known. `specc show --ir --print-after PASS` prints the result of a pass.
+invalid graph can be identified. `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -185,7 +185,7 @@ def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 for a model without generation settings. Suggest `score` for derived graphs."""
+    """Raise E0701 for a model without generation settings. The help names the graph to use."""
     help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
         help_text = "use the spec, or the graph `score`, from which it was derived"

@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatMulOperandIndices(NamedTuple):
-    """Operand indices of a MatMul: activations and matrix (`[in, out]` if `is_transposed`)."""
+    """Operand indices of a MatMul's activations and matrix (`[in, out]` if `is_transposed`)."""
 
     activation_index: int
     matrix_index: int
@@ -30,7 +30,7 @@ LINEAR_PRODUCT = MatMulOperandIndices(activation_index=0, matrix_index=1, is_tra
 
 
 def match_matmul(node: Node) -> MatMulOperandIndices | None:
-    """Match a MatMul of activations and one matrix. Return the operand indices, or None."""
+    """Match a MatMul of activations and a single matrix. Return the operand indices, or None."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
@@ -170,7 +170,7 @@ def is_weight_matrix(value: Value) -> bool:
 @dataclass
 class _WeightUseCollector:
     """A visitor that collects weight uses in a graph and its bodies. The depths count the loop
-    bodies and the expert bodies that enclose the current graph.
+    bodies and expert bodies that enclose the current graph.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -198,7 +198,7 @@ class _WeightUseCollector:
         self._record_outputs(graph, known_views)
 
     def _record_outputs(self, graph: Graph, views: WeightViews) -> None:
-        """Record the weights that are outputs of a graph as unquantizable."""
+        """Record weights that are outputs of a graph as unquantizable."""
         for value in graph.outputs.values():
             if value in views:
                 self.uses_by_weight[views[value].name].unquantizable_uses.append("a result")
@@ -277,7 +277,7 @@ def _map_body_views(
     captured_values: set[Value],
     stacked_values: set[Value],
 ) -> dict[Value, WeightView]:
-    """Return the weight views that are inputs of a body: captured weights, and slices of stacked
+    """Return the weight views that are inputs of a body: captured weights and slices of stacked
     weights. `body_values` maps the inputs of the body to the operands of the loop.
     """
     return {

@@ -70,7 +70,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns of these options. Each pattern must match at least one weight."""
+        """Return the patterns of all these options. Each pattern must match at least one weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -80,7 +80,7 @@ class QuantizationDecision:
 
     `plan` maps quantized weights to formats, and `unquantized_reasons` maps each remaining matrix
     to the reason why it is not quantized. `unmatched_patterns` contains the patterns that match
-    none of `weight_names`, and `ineffective_options` the options that have no effect.
+    none of `weight_names`, and `ineffective_options` contains the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]

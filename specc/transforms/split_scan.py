@@ -102,7 +102,7 @@ def vectorize_op(
     b: GraphBuilder, op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Add an op that computes `op` for all iterations of a loop at once. Operands that vary between
-    iterations (`is_scanned`) have the scan axis, of size `length`, at `axis`.
+    iterations (`is_scanned`) have a scan axis of size `length` at index `axis`.
     """
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
@@ -136,8 +136,7 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Add `nodes`, which are nodes in the body of `op`, such that they are computed for all
-    iterations at once.
+    """Add `nodes` from the body of `op` in a form that computes them for all iterations at once.
 
     `stacked_values` maps values of the body to values of all iterations. The results of `nodes` are
     added to `stacked_values`. `captured_values` maps values that the body captures to outer values.
@@ -175,7 +174,7 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # It is not worthwhile to move only cheap ops, because their results must be stored for all time
+    # Moving only cheap ops is not worthwhile, because their results must be stored for all time
     # steps.
     if not any(
         n.op.is_compute_intensive for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)
@@ -223,8 +222,8 @@ def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
     """Return the nodes of a loop body that can be computed for all iterations at once before the
-    loop. These nodes depend on `scanned_values` and loop-invariant `captured_values`, but on no
-    loop-carried value. `axis` is the scan axis.
+    loop. These nodes depend on `scanned_values` and loop-invariant `captured_values`, but not on
+    loop-carried values. `axis` is the scan axis.
     """
     nodes: set[Node] = set()
     known_values = set(scanned_values)
@@ -248,7 +247,7 @@ def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> b
 def _find_trailing_nodes(
     body: Graph, remaining_nodes: list[Node], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the remaining nodes that, with all their users, can be computed after the loop."""
+    """Return remaining nodes that can be computed, with all their users, after the loop."""
     results = dict(body.nodes)
     loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
     # Nodes that cannot be vectorized remain in the loop, with all nodes on which they depend. A

@@ -75,7 +75,7 @@ def restore_weight_layout(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` type of each weight that is used only transposed, by linear layers."""
+    """Return the `[out, in]` type of each weight that only linear layers use, always transposed."""
     transposes = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     other_reads: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -155,9 +155,9 @@ class _ValueUsers:
         return weights
 
     def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the name of the weight by which a linear layer multiplies `result`, and True if
-        the weight is transposed. Return None for unquantized weights, other kinds of users, and
-        weights that have additional users.
+        """Return the name of the weight by which a linear layer multiplies `result`, and a flag
+        that is True if the weight is transposed. Return None for unquantized weights, other kinds
+        of users, and weights that have additional users.
         """
         if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
             return None
@@ -173,7 +173,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True for a transposed weight, False for an untransposed one, None for others."""
+        """Return True for a transposed weight, False for an untransposed weight, otherwise None."""
         is_transposed = False
         while view is not None and view.node is not None:
             # a slice of a weight is neither a weight nor a transposed weight

@@ -21,12 +21,12 @@ MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
 
 MAX_LINES = 400
-"""Maximum number of printed changes of one kind. If there are more changes, only the number of the
-other changes is printed.
+"""The maximum number of printed changes of one kind. If there are more changes, only the number of
+remaining changes is printed.
 """
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Pattern of an integer component in a scope path."""
+"""The pattern of an integer component in a scope path."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -40,8 +40,8 @@ class Architecture:
 
 @immutable_dataclass(slots=False, kw_only=True)
 class ArchitectureChange:
-    """A difference between two architectures: the kind of the difference, the path of the changed
-    block, and the change.
+    """A difference between two architectures. It consists of the kind of the difference, the path
+    of the changed block, and the change.
     """
 
     kind: str
@@ -51,8 +51,8 @@ class ArchitectureChange:
 
 @immutable_dataclass(kw_only=True)
 class ArchitectureDiff:
-    """All differences between the architectures A and B. `reason` says why blocks are not compared,
-    and is "" if they are compared.
+    """All differences between two architectures, A and B. `reason` says why blocks are not
+    compared, and is "" if they are compared.
     """
 
     changes: tuple[ArchitectureChange, ...] = ()
@@ -224,7 +224,7 @@ def _iterate_outermost_scopes(
 
 
 def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
-    """Yield a scope and its enclosing scopes, outermost first: `h`, `h.0`, `h.0.attn`."""
+    """Yield a scope and its enclosing scopes, outermost first, such as `h`, `h.0`, `h.0.attn`."""
     parts = scope.split(".")
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
@@ -274,7 +274,7 @@ def _diff_details(old: str, new: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Merge equal changes of scopes whose paths differ in only one number."""
+    """Merge equal changes of scopes whose paths differ only in one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
@@ -296,7 +296,7 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
 
 
 def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders paths by name, with numbers ordered by value."""
+    """Return a sort key that orders paths by name, and numbers in names by value."""
     return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
 
 

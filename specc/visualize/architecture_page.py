@@ -34,19 +34,20 @@ from specc.visualize.block_tree import (
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost_curves
 
 MAX_ITEMS = 60
-"""Maximum number of boxes in one diagram. If a diagram would have more boxes, blocks are collapsed.
+"""The maximum number of boxes in one diagram. If a diagram would have more boxes, blocks are
+collapsed.
 """
 
 PANEL_ITEMS = 14
 """Maximum number of boxes in the diagram that is shown in a block's own panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with their own panel. The other blocks appear only in the panels of
+"""Maximum number of blocks with their own panel. All other blocks appear only in the panels of
 their enclosing blocks.
 """
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
-"""Pattern of a space between groups of three digits."""
+"""The pattern of a space between groups of three digits."""
 
 MAX_SOURCE = 400_000
 """Maximum total number of characters of spec source code on a page."""

@@ -12,12 +12,12 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope in which each node is drawn. This scope is the scope path in which the node
-    was built, or the common ancestor of several scope paths.
+    """Return the scope in which each node is drawn. This scope is the path in which the node was
+    built, or the common ancestor of several such paths.
 
-    A node without weights is drawn in a deeper scope if all its consumers are in the deeper scope
-    and the deeper scope also computes an operand of the node. For example, in `x + dense(h)` before
-    a norm, the sum is drawn in the scope `output`, which contains `output.dense`.
+    A node without weights is drawn in a deeper scope if all its consumers are in that scope and the
+    scope also computes an operand of the node. For example, in `x + dense(h)` before a norm, the
+    sum is drawn in the scope `output`, which contains `output.dense`.
     """
     node_scopes = {
         node: _find_common_scope_of_all(graph.get_origin(node).scopes) for node, _ in graph.nodes

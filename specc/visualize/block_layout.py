@@ -250,7 +250,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
         middle_y = b.corner[1] + b.piece.height / 2
         points += [(side, middle_y), (b.corner[0], middle_y)]
     elif b.piece.height == 0:
-        # the edge ends at the line to the frame, and this line has the arrowhead
+        # the edge ends at the line to the frame, and the arrowhead is at the end of this line
         points += [(side, entry_y), (end[0], entry_y), end]
         return LineElement(points=tuple(points), color=EDGE_COLOR, corner_radius=7)
     else:

@@ -23,7 +23,7 @@ from specc.visualize.block_dataflow import (
 from specc.visualize.scope_summary import ScopeSummary, summarize_graph
 
 MAX_LINES = 24
-"""Maximum number of spec lines shown for a block."""
+"""The maximum number of spec lines shown for a block."""
 
 BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "attention": (ops.Attend, ops.WeightedSum),
@@ -174,7 +174,7 @@ class _BlockBuilder:
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the summary in the documentation of an op, or "" if no node has the op."""
+    """Return the summary from the documentation of an op, or "" if no node has the op."""
     node = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(node.op.__doc__) if node else ""
 
@@ -211,8 +211,8 @@ def classify_block(nodes: list[Node]) -> str:
 
 
 def build_diagram_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
-    """Build the block tree of a graph. The root block has the name of the graph. `sizes` are the
-    sizes of symbolic dimensions in output types and costs.
+    """Build the block tree of a graph. The root block has the name of the graph. `sizes` contains
+    the sizes of symbolic dimensions in output types and costs.
     """
     builder = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
     return builder.build_block(summarize_graph(graph, sizes), graph.name, "", "")
@@ -247,8 +247,8 @@ BlockPredicate = Callable[[Block], bool]
 
 
 def choose_blocks_to_expand(block: Block, max_items: int) -> BlockPredicate:
-    """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, until
-    the diagram would have more than `max_items` items. Blocks with a residual connection in an
+    """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, as
+    long as the diagram has at most `max_items` items. Blocks with a residual connection in an
     expanded block are always expanded.
     """
     expanded: set[str] = set()

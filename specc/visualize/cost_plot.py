@@ -25,7 +25,7 @@ MIN_LENGTH, MAX_LENGTH = 64, 16_384
 """The range of sequence lengths on the x-axis of the plot."""
 
 COMPARED_WINDOW = 256
-"""Window size of the hypothetical sliding-window attention in the plot."""
+"""The window size of the hypothetical sliding-window attention in the plot."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
 """The names of the curves for the model itself. The curves of hypothetical models are dashed."""
@@ -33,7 +33,7 @@ SOLID_CURVES = ("total", "attention", "without attention")
 
 @immutable_dataclass(kw_only=True)
 class CostCurve:
-    """A named curve of multiply-adds by sequence length."""
+    """A named curve of multiply-adds as a function of sequence length."""
 
     name: str
     values: tuple[float, ...]
@@ -77,8 +77,8 @@ def _make_curves(
     graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
     """Yield the cost curve of a graph with the cost formula `multiply_adds`. If the graph has
-    attention, also yield three curves: the attention layers, the graph without attention, and the
-    graph with a hypothetical attention window.
+    attention, also yield three curves. They are for the attention layers, for the graph without
+    attention, and for the graph with a hypothetical attention window.
     """
     attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)

@@ -112,7 +112,7 @@ def _count_saved_multiply_adds(
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_blocked_attention(node, padding_masks)
-    # Without a maximum length, a sequence may be longer than the threshold.
+    # If there is no maximum length, a sequence may be longer than the threshold.
     max_length = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or max_length <= blocks.length_threshold:
         return Dim.from_value(0)
@@ -139,8 +139,8 @@ def _merge_equal_children(parent: ScopeSummary) -> None:
         _merge_equal_children(child)
     equal_children: dict[object, list[ScopeSummary]] = {}
     for child in parent.children.values():
-        # Scopes with different names are not merged, even if they are equal: `query` and `key` are
-        # not layers.
+        # Scopes with different names, such as `query` and `key`, are not merged even if they are
+        # equal.
         kind = child.get_comparison_key() if child.name.isdecimal() else child.name
         equal_children.setdefault(kind, []).append(child)
     parent.children = {}

@@ -2,7 +2,8 @@
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
 remain when some finish. Finished hypotheses are stored with length-normalized scores. In shapes,
-`s` is the number of sequences, `n` of beams, `c` of candidates, and `t` of previous tokens.
+`s` is the number of sequences, `n` is the number of beams, `c` is the number of candidates, and `t`
+is the number of previous tokens.
 """
 
 from collections.abc import Sequence
@@ -57,8 +58,8 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BeamCandidates:
-    """The best continuations: `scores` f32[s, c], `parents` and `tokens` i64[s, c], `sequences`
-    i64[s, c, t + 1], and `is_finished` bool[s, c].
+    """The best continuations: `scores` f32[s, c], `parents` i64[s, c], `tokens` i64[s, c],
+    `sequences` i64[s, c, t + 1], and `is_finished` bool[s, c].
     """
 
     scores: OnnxValue
@@ -97,8 +98,8 @@ def emit_beam_loop_carries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """The inputs of a beam search step: the previous `state`, the number `length` i64[] of
-    generated tokens including this step's token, and `max_length` i64[].
+    """The inputs of a beam search step: the previous `state`, the number of generated tokens
+    including the token of this step (`length` i64[]), and `max_length` i64[].
     """
 
     g: Emitter
@@ -249,8 +250,8 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """Emit `scores / count ** length_penalty` in f32, clipped to at least `MIN_SCORE`. The score of
     an unused beam is `NO_SCORE`.
     """
-    # As in the Python implementation, the score is computed in f64 and rounded once, so scores are
-    # tied in both implementations or in neither.
+    # As in the Python implementation, the score is computed in f64 and rounded once, so both
+    # implementations have the same tied scores.
     divisor = count.cast("f64").apply_op("Pow", step.decoding_config.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)

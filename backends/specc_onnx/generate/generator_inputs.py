@@ -26,7 +26,7 @@ MAX_TOKENS_INPUT = "max_tokens"
 """Name of the input i64[] with the maximum number of generated tokens."""
 
 SEED_INPUT = "seed"
-"""Name of the input i64[] with the nonnegative seed of sampling."""
+"""The name of the input i64[] that contains the nonnegative seed of sampling."""
 
 PENALTY_INPUT = "repetition_penalty"
 """Name of the input f32[] with the repetition penalty. 1 has no effect."""
@@ -64,9 +64,9 @@ class LoopCarry:
 
 @immutable_dataclass
 class DecodingStepResult:
-    """The result of a decoding step: the next `tokens` i64[batch], the parent beams i64[batch] of
-    these tokens (None without beam search), `should_continue` bool[], and the loop-carried values
-    after the step.
+    """The result of a decoding step. It consists of the next `tokens` i64[batch], their parent
+    beams i64[batch] (None without beam search), `should_continue` bool[], and the loop-carried
+    values after the step.
     """
 
     tokens: OnnxValue
@@ -88,7 +88,7 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Return the parameters that the graphs use, by name, in the order of the spec."""
+        """Return the parameters that the graphs use, keyed by name, in the order of the spec."""
         encoder_parameters = (
             self.derived_graphs.encode.parameters if self.derived_graphs.encode else {}
         )
@@ -189,7 +189,7 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def _defaulted_inputs(self) -> list[str]:
-        """Return the inputs of the spec that the model computes from the defaults of the inputs."""
+        """Return the spec inputs that the model computes from their defaults."""
         outputs = self.defaults.outputs if self.defaults else ()
         return [
             n for n in outputs if n in self._read_inputs and n != self.derived_graphs.sequence_input
@@ -228,7 +228,7 @@ class GeneratorBuilder(GeneratorDefinition):
         return [n for n in self.derived_graphs.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
-        """Return the first axis of `type` whose size is the batch size, or None."""
+        """Return the first axis of `type` whose size is the batch size, or None without one."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, OnnxValue]) -> None:
@@ -277,8 +277,8 @@ def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
     tokens = _emit_optional_input(builder, prompt_input)
     if not builder.can_start_from_prefix:
         is_absent = emit_axis_length(tokens, 1).equals([0])
-        # A slice of size 0 or 1 replaces an `If`, because the branches of an `If` must have equal
-        # shapes.
+        # A slice of size 0 or 1 is used instead of an `If`, because the branches of an `If` must
+        # have equal shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
         shape = g.emit_shape([builder.batch]).apply_op("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]
@@ -361,8 +361,8 @@ def emit_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
 
 
 def emit_empty_prompt_logits(builder: GeneratorBuilder) -> Tensor | None:
-    """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
-    None if every sequence requires a start token.
+    """Emit the logits f32[batch, vocabulary] for the first token of sequences without a prompt.
+    Return None if every sequence requires a start token.
     """
     name, g = builder.derived_graphs.initial_logits_output, builder.g
     if not builder.can_start_from_prefix:
@@ -377,6 +377,6 @@ def emit_empty_prompt_logits(builder: GeneratorBuilder) -> Tensor | None:
 
 
 def emit_empty_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
-    """Emit a bool[batch, 1] mask of all-padding prompts, or return None without a padding mask."""
+    """Emit bool[batch, 1], true for all-padding prompts, or return None without a mask."""
     mask = emit_prompt_mask(builder)
     return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

@@ -56,8 +56,8 @@ class LogitsProcessors:
     def emit_initial_history(
         self, batch: Dim, prompt: OnnxValue, padding_mask: OnnxValue | None
     ) -> list[LoopCarry]:
-        """Emit the loop-carried values of the logits processors for a prompt i64[batch, n]:
-        `seen_tokens` bool[batch, vocabulary] for the repetition penalty, and `history`
+        """Emit the loop-carried values of the logits processors for a prompt i64[batch, n]. They
+        are `seen_tokens` bool[batch, vocabulary] for the repetition penalty, and `history`
         i64[batch, m] for n-grams and `bad_words_ids`.
         """
         carries = []
@@ -173,7 +173,7 @@ class LogitsProcessors:
     def _emit_suppressed_scores(
         self, scores: OnnxValue, tokens: Collection[int], condition: OnnxValue | None = None
     ) -> OnnxValue:
-        """Set the scores of `tokens` to -inf if `condition`, bool[], is true or is None."""
+        """Set the scores of `tokens` to -inf if `condition`, bool[], is true or None."""
         banned_tokens = self._emit_token_set(tokens)
         if condition is not None:
             banned_tokens = banned_tokens & condition
@@ -216,8 +216,8 @@ def emit_repetition_penalty(
 def _emit_prompt_history(
     decoding: DecodingConfig, prompt: OnnxValue, padding_mask: OnnxValue | None
 ) -> OnnxValue:
-    """Emit the right-aligned history of a prompt i64[batch, n], after as many `NO_TOKEN` columns as
-    the longest sequence of `bad_words_ids` requires.
+    """Emit the right-aligned token history of a prompt i64[batch, n]. It begins with as many
+    `NO_TOKEN` columns as the longest sequence of `bad_words_ids` requires.
     """
     if padding_mask is not None:
         prompt = _emit_right_aligned(prompt, padding_mask)
@@ -272,8 +272,8 @@ class DecodingStrategyInputs:
 
 
 def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
-    """Emit a bool[batch] mask, true where logits `[batch, vocab]` have NaN or no finite maximum."""
-    # Not every `ReduceMax` kernel propagates NaN.
+    """Emit a bool[batch] mask of the logits `[batch, vocab]` that have NaN or no finite maximum."""
+    # Some `ReduceMax` kernels do not propagate NaN.
     is_nan = logits.apply_op("IsNaN").cast("f32")
     has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
     max_magnitude = emit_reduce("ReduceMax", logits, 1).abs()

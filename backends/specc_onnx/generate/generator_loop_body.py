@@ -185,7 +185,7 @@ def emit_iteration_logits(
         g.values.tensors[value] = next_value.with_type(value.type, value)
     if loop.empty_prompt_mask is None:
         return logits
-    # A batch may contain sequences with a prompt and sequences without a prompt.
+    # One batch may contain both sequences with a prompt and sequences without one.
     is_first = iteration.equals(0)
     operands = loop.empty_prompt_mask, empty_prompt_logits, logits
     branches = {"first": lambda: [g.emit_node("Where", *operands)], "later": lambda: [logits]}
@@ -235,7 +235,7 @@ def _emit_next_mask(
     else:
         value = default.inputs[builder.derived_graphs.sequence_input]
         g.values.tensors[value] = token.with_type(value.type)
-        # The IR types are not recorded: their `batch` is the number of sequences, but the batch
+        # The IR types are not recorded. Their `batch` is the number of sequences, but the batch
         # size in the loop body is the number of beams.
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)

@@ -5,8 +5,8 @@ The first iteration of the loop processes the complete prompt. Later iterations 
 per sequence. KV caches are loop-carried values with a growing time axis. Fixed-size buffers would
 be copied for every token, because a loop body cannot update a buffer in place. The loop body
 captures weights and encoder outputs from the main graph. ONNX Runtime does not move nodes out of a
-loop body, so loop-invariant nodes, e.g. for keys and values of encoder outputs, are hoisted into
-the main graph.
+loop body. Therefore, loop-invariant nodes, such as those for keys and values of encoder outputs,
+are hoisted into the main graph.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -207,7 +207,7 @@ def lower_encoder(builder: GeneratorBuilder) -> None:
 
 
 def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> LoopCarry:
-    """Emit a decode state's loop-carried value, whose initial value is an output of `encode`, an
+    """Emit the loop-carried value of a decode state. Its initial value is an output of `encode`, an
     empty tensor or zeros.
     """
     if state.initial_output:

@@ -1,4 +1,4 @@
-"""Emit the greedy decoding and the sampling of a standalone generator.
+"""Emit greedy decoding or sampling for a standalone generator.
 
 A strategy's constructor emits loop-invariant nodes into the main graph. `emit_step` emits one step
 into the loop body. `emit_outputs` computes the outputs from the final loop-carried values.
@@ -127,14 +127,14 @@ def emit_random_stream_key(seed: OnnxValue, name: str) -> OnnxValue:
 
 
 def emit_random_substream_key(key: OnnxValue, stream_index: OnnxValue) -> OnnxValue:
-    """Emit a sub-stream's key, computed from the broadcastable u64 tensors `key` and
+    """Emit the key of a sub-stream, computed from the broadcastable u64 tensors `key` and
     `stream_index`.
     """
     return _emit_mixed_bits(_emit_random_word(key, stream_index))
 
 
 def emit_uniform_sample(key: OnnxValue) -> OnnxValue:
-    """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
+    """Emit the first uniform random f32 of each stream, a multiple of 2**-24 in [0, 1)."""
     first_word = _emit_random_word(key, key.g.emit_constant(0, "u64"))
     # f32 represents the 24 most significant bits of the random number exactly.
     high_bits = _emit_right_shift(first_word, 40).cast("i64")
@@ -189,7 +189,7 @@ def emit_sampler_settings(
     """
     temperature = settings["temperature"]
     is_sampling = temperature > 0.0
-    # Temperature 0 is greedy decoding: there is one candidate, and its logit is divided by 1.
+    # Temperature 0 means greedy decoding: there is one candidate, and its logit is divided by 1.
     temperature_divisor = is_sampling.where(temperature, 1.0)
     sequence_ids = seed.g.emit_node("Range", 0, batch_size, 1)
     keys = emit_random_substream_key(
@@ -247,7 +247,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
-    """Emit the log-probability f32[batch] under `logits` of each batch element's token."""
+    """Emit the log-probability f32[batch] of each batch element's token under `logits`."""
     token_columns = tokens.unsqueeze(1)
     all_log_probs = logits.apply_op("LogSoftmax", axis=1)
     log_probs = all_log_probs.gather_elements(token_columns, 1)

@@ -145,8 +145,8 @@ def _plan_attention_weight_blocks(
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
-    # The leading axes differ if one of them has size 1 and is broadcast, which a blocked sum does
-    # not support.
+    # The leading axes differ if one of them has size 1 and is broadcast. A blocked sum does not
+    # support this case.
     if g.analysis.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     plan = plan_blocked_attention_from_weights(value)

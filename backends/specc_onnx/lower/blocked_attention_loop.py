@@ -184,8 +184,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_blocked_attention_condition(
     g: Emitter, batch: Dim, queries: Dim, plan: BlockedAttentionPlan, global_tokens: GlobalTokens
 ) -> OnnxValue:
-    """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
-    long, there are few global tokens, and the batch is not empty.
+    """Emit a bool[] condition that is true if blocked attention is used. This is the case if the
+    sequence is long, there are few global tokens, and the batch is not empty.
     """
     g.analysis.add_branch_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
@@ -360,7 +360,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: OnnxValue
 ) -> OnnxValue:
-    """Replace the outputs at positions `indices` of `result` by attention to all keys."""
+    """Replace the outputs of `result` at the positions `indices` with attention to all keys."""
     axis = result.rank - 2
     count = indices.numel()
     has_global_queries = count > 0

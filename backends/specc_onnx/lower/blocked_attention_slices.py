@@ -1,8 +1,8 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. If an op is
 elementwise along queries and keys, its operands are sliced instead of its result. For example, for
-a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions. The
-following values are leaves, which the caller slices: values with only one of the two axes, and
-results of all other ops.
+a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions.
+Values with only one of the two axes and results of all other ops are leaves, which the caller
+slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Add the node of `value` with sliced `operands`. Return None if its shape is wrong."""
+        """Copy the node of `value` with sliced `operands`, or return None if its shape is wrong."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -145,7 +145,7 @@ class QueryKeySlicer:
 
 
 def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
-    """Return the dependences of a node result on the operands of the node."""
+    """Return how the result of a node depends on each of its operands."""
     types = tuple(a.type if a else None for a in node.args)
     dependences = find_op_dependences(node.op, types, node.op.infer_result_types(*types))
     return [dependence for dependence in dependences if dependence.result == result_index]
@@ -274,7 +274,7 @@ def emit_mask_slice(
 
 
 def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
-    """Emit a mask that excludes global keys inside the window (they would be counted twice)."""
+    """Emit a mask without the global keys inside the window, which would be counted twice."""
     g, is_before = keys.start.g, global_positions < keys.start
     is_after = global_positions >= keys.stop
     in_window = g.emit_node("Expand", True, keys.stop - keys.start)
@@ -297,7 +297,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Slice `x` to `spans` along `axes`. If an axis or its span is None, the axis is not sliced."""
+    """Slice `x` to `spans` along `axes`. An axis is unchanged if it or its span is None."""
     axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
@@ -307,7 +307,7 @@ def emit_position_slice(
         return x
     type = x.type
     result: OnnxValue = x
-    # One `Slice` selects the positions of all axes without global positions.
+    # One `Slice` selects the ranges of all axes that have no global positions.
     if ranges := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
         starts = _emit_index_vector(g, [span.start for _, span in ranges])
         stops = _emit_index_vector(g, [span.stop for _, span in ranges])
@@ -320,7 +320,7 @@ def emit_position_slice(
 
 
 def _emit_gathered_positions(x: OnnxValue, axis: int, span: PositionSpan) -> OnnxValue:
-    """Emit the positions of a span, global positions first. Return `x` if there are no global
+    """Emit the positions of a span. Global positions come first. Return `x` if there are no global
     positions.
     """
     if span.global_positions is None:

@@ -22,8 +22,9 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 )
 
 MIN_2D_KERNEL_LENGTH = 7
-"""Minimum kernel size of depthwise 1-D convolutions that are emitted as 2-D convolutions of height
-1. ONNX Runtime's 2-D kernels are 3 times faster at size 31 and equally fast at size 3.
+"""The minimum kernel size at which depthwise 1-D convolutions are emitted as 2-D convolutions of
+height 1. At kernel size 31, ONNX Runtime's 2-D kernels are 3 times as fast, and at size 3, they are
+equally fast.
 """
 
 

@@ -1,7 +1,7 @@
 """Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
 dimension is read from the first input that has this dimension. If the size of the axis is a sum
-such as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
-i64[1] tensors, which are concatenated to shapes.
+such as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph as
+i64[1] tensors, which are then concatenated into shapes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ class DimResolver:
                 if not is_provably_nonnegative(
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
-                    # Index 1 of a vector of size 1 fails in every runtime.
+                    # Index 1 of a vector of size 1 is invalid in every runtime.
                     is_negative = self.emit_dim(g, length) < [0]
                     index = is_negative.apply_op("Cast", to=ONNX_TYPE_CODES["i64"])
                     size = size.gather(index, 0)
@@ -134,7 +134,7 @@ class DimResolver:
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> OnnxValue:
         """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. Division by 0
         crashes, so a divisor of 0 is replaced by 1. In this case, no result depends on the quotient
-        or remainder.
+        or the remainder.
         """
         left, right = (self.emit_dim(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
@@ -163,7 +163,7 @@ class DimResolver:
         return emit_exact_quotient(axis_length, [source.factor])
 
     def _emit_dim_from_axis(self, g: "Emitter", length: Dim) -> OnnxValue:
-        """Emit a size with unknown factors, such as `a * b`, i64[1], from an input axis."""
+        """Read a size i64[1] with unknown factors, such as `a * b`, from an axis of an input."""
         for name, type in self.inputs.items():
             if length in type.shape:
                 return _emit_input_length(g, name, type.shape.index(length))

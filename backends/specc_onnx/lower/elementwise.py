@@ -1,8 +1,8 @@
 """Lower elementwise ops: functions, arithmetic, comparisons, logical ops and casts.
 
-ONNX Runtime computes the integer operators `Pow`, `Min`, `Max` and `Sign` in floats or in 32 bits,
-and it crashes for `Mod` of the minimum integer by -1. Casts of out-of-range values differ between
-CPU architectures. docs/language.md defines the expected results.
+ONNX Runtime computes the integer operators `Pow`, `Min`, `Max` and `Sign` in floats or in 32 bits.
+It crashes for `Mod` of the minimum integer by -1. Casts of out-of-range values differ between CPU
+architectures. docs/language.md defines the expected results.
 """
 
 import math
@@ -141,8 +141,9 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     has_opposite_signs = remainder.apply_op("Sign") * y.apply_op("Sign") < zero
     if fn == "mod":
         return has_opposite_signs.where(remainder + y, remainder)
-    # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
-    # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
+    # The difference of dividend and remainder is a multiple of the divisor, so the quotient of
+    # `Div` has only a rounding error, which `Round` removes. `Floor(x / y)` would sometimes exceed
+    # the correct result by 1.
     quotient = ((x - remainder) / y).round()
     quotient = quotient - has_opposite_signs.cast(x.dtype)
     # A nonzero constant divisor requires no `Where`.
@@ -168,7 +169,7 @@ DIRECT_FUNCTIONS = (
 """Functions that lower to a single standard operator, such as `exp` to `Exp`."""
 
 FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
-"""Functions without an f64 kernel in ONNX Runtime. f64 operands are cast to f32."""
+"""Functions for which ONNX Runtime has no f64 kernel. Their f64 operands are cast to f32."""
 
 
 @lower
@@ -214,8 +215,8 @@ def _emit_near_zero(
     x: OnnxValue, value_near_zero: OnnxValue, value_elsewhere: OnnxValue
 ) -> OnnxValue:
     """Emit `value_near_zero` where `|x| < 0.5`, and `value_elsewhere` elsewhere. For `|x| >= 0.5`,
-    the direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or
-    0.
+    the direct formula is used. It has no cancellation, whereas `u` in the accurate formula may be
+    infinite or 0.
     """
     is_near_zero = x.abs() < 0.5
     return is_near_zero.where(value_near_zero, value_elsewhere)

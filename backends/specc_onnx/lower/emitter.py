@@ -251,7 +251,7 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit nodes into the subgraph for dynamic sizes, or into the main graph for level 0."""
+        """Emit nodes into the subgraph of dynamic sizes, or into the main graph for level 0."""
         bodies, context = self.bodies, self.context
         body_count = (bodies.root_index if level is None else level) + 1
         self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)

@@ -26,7 +26,7 @@ from specc_onnx.lower.subgraphs import make_branch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOperands:
-    """Operands of scaled dot-product attention: queries, keys and values `[b, h, t, d]`, and
+    """The operands of scaled dot-product attention: queries, keys and values `[b, h, t, d]`, and an
     optional mask, bias and attention sinks. `combined_mask` replaces mask and bias if it is set.
     """
 
@@ -52,9 +52,9 @@ class AttentionOperands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
-    `weights` is None if the attention weights are not computed. `weight_location` contains the
-    names of the values from which instrumentation computes the attention weights.
+    """The output of an attention layer, which is `[b, t, h·e]` if `is_packed`, and `[b, h, t, e]`
+    otherwise. `weights` is None if the attention weights are not computed. `weight_location`
+    contains the names of the values from which instrumentation computes the attention weights.
     """
 
     output: OnnxValue
@@ -156,7 +156,7 @@ def _emit_attention_weights(
     g: Emitter, operands: AttentionOperands, scores: OnnxValue
 ) -> OnnxValue:
     """Emit the softmax of `scores`, `[b, h, q, k]`. An attention sink is the score of an additional
-    unmasked key, and the attention weight of this key is sliced off.
+    unmasked key. The attention weight of this key is sliced off.
     """
     b, h, q, k = operands.score_shape
     if operands.sinks is None:

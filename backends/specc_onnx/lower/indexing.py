@@ -94,9 +94,9 @@ STABLE_TOP_K_LENGTH = 256
 def emit_top_k(
     x: OnnxValue, count: Operand, *, axis: int, largest: bool = True
 ) -> tuple[OnnxValue, ...]:
-    """Emit a `TopK`. Return the `count` largest or smallest elements, sorted, and their indices.
-    Equal elements are ordered by index, as ONNX defines, except by some kernels on long axes
-    (`emit_stable_top_k`).
+    """Emit a `TopK`. Return the `count` largest or smallest elements in sorted order, and their
+    indices. Equal elements are ordered by index, as ONNX defines, except by some kernels on long
+    axes (`emit_stable_top_k`).
     """
     g, options = x.g, dict[str, Any](axis=axis, largest=int(largest), sorted=1)
     if g.has_kernel("TopK inf", x.dtype):

@@ -1,6 +1,6 @@
 """Lower `Resize` and `GridSample`.
 
-`Resize` is lowered to ONNX's `Resize` if ONNX's operator is exact, and otherwise to gathers and
+`Resize` is lowered to ONNX's `Resize` if that operator is exact, and otherwise to gathers and
 weighted sums.
 """
 
@@ -25,8 +25,8 @@ CUBIC_COEFFICIENT = -0.75
 @lower
 def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower a resize to ONNX's `Resize` only if the result is exact. `Resize` computes coordinates
-    in float32 (errors of 1e-5 from 50 positions on, except for factors of 2), has a slow cubic
-    mode, and rounds nearest-neighbor coordinates differently from PyTorch.
+    in float32, with errors of 1e-5 from 50 positions on (except for factors of 2). Its cubic mode
+    is slow, and it rounds nearest-neighbor coordinates differently from PyTorch.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
@@ -81,8 +81,8 @@ def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None)
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Resize` with all other axes merged into the batch axis: `[n, 1, height, width]` for two
-    resized axes, `[n, 1, 1, width]` for one.
+    """Emit `Resize` with all other axes merged into the batch axis. The shape is `[n, 1, height,
+    width]` for two resized axes and `[n, 1, 1, width]` for one.
     """
     count, rank = len(op.sizes), x.rank
     resized_axes = range(op.axis, op.axis + count)

@@ -4,8 +4,8 @@ capacity of the buffers.
 `Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
 the buffer operand. `GroupQueryAttention` is used if the keys and values have no other user, all
 heads share one mask, the attention weights are unused, and the kernel supports the head size. The
-kernel is causal, so all other conditions of the mask become a bias. The runtime splits steps that
-are too long for the kernel.
+kernel is causal, so all other conditions of the mask are converted to a bias. The runtime splits
+steps that are too long for the kernel.
 """
 
 from collections import Counter
@@ -100,9 +100,9 @@ def emit_kv_buffer_attention(
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(q)
-    # The kernel requires one query per new key. If a step returns only the last position, the step
-    # has fewer queries than new keys, so placeholder queries are prepended and the results for
-    # these queries are sliced off.
+    # The kernel requires one query per new key. If a step returns only the last position, it has
+    # fewer queries than new keys. Therefore, placeholder queries are prepended, and their results
+    # are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
@@ -145,8 +145,8 @@ def _emit_sequence_lengths(
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """The operands of a `GroupQueryAttention` node: `heads` (the numbers of query heads and
-    key/value heads), `buffers`, `packed_operands` (queries, new keys and values), and
+    """The operands of a `GroupQueryAttention` node. They are `heads` (the numbers of query heads
+    and key/value heads), `buffers`, `packed_operands` (queries, new keys and values), and
     `sequence_lengths`.
     """
 
@@ -158,7 +158,7 @@ class _GroupQueryCall:
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[OnnxValue, ...]:
-        """Emit the `GroupQueryAttention` node. Return attention output and updated buffers."""
+        """Emit `GroupQueryAttention`, and return the attention output and the updated buffers."""
         rotation = [None, None, None]  # the optional rotary operands are absent
         buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
@@ -178,8 +178,8 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: OnnxValue, mask: Tensor
 ) -> tuple[OnnxValue, ...]:
-    """Emit an `If` with two calls of the kernel: without a bias if `is_causal` is true, which is
-    faster, otherwise with the mask as the bias. Return the attention output and the updated
+    """Emit an `If` with two calls of the kernel. If `is_causal` is true, the call has no bias,
+    which is faster, otherwise the mask is the bias. Return the attention output and the updated
     buffers.
     """
     types = (call.result, *(get_kv_buffer_type(x.past.type) for x in call.buffers))
@@ -230,8 +230,8 @@ def _emit_packed_heads(x: Tensor) -> OnnxValue:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Combine mask and bias into one bias `[…, *lengths]`. Return None if a causal kernel requires
-    no bias.
+    """Combine the mask and the bias into one bias `[…, *lengths]`. Return None if the kernel is
+    causal and requires no bias.
     """
     if bias is None and mask is not None and not is_constant_true(mask):
         bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))
@@ -276,7 +276,7 @@ def find_in_place_kv_caches(
 def _is_bufferable(state: DecodeState) -> bool:
     """Return True if a state can be an in-place buffer. A sliding-window cache cannot be an
     in-place buffer, because its oldest positions are evicted. A cache with prefix positions cannot
-    be an in-place buffer, because it is larger than `past`.
+    be an in-place buffer, because the cache is larger than `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 

@@ -308,7 +308,7 @@ def _emit_zero_filled(
     """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(scan_outputs, 0)
-    # After zero iterations ONNX Runtime returns outputs of the wrong shape.
+    # After zero iterations, ONNX Runtime returns outputs of the wrong shape.
     shape = run_count.apply_op("Concat", g.emit_shape(element_shape), axis=0)
     outputs = scan_outputs.apply_op("Reshape", shape, allowzero=1)
     missing_count = iterations.unsqueeze(0) - run_count

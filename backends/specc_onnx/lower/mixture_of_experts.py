@@ -4,9 +4,9 @@
 
 Activations are never materialized for all pairs of a token and an expert, and weights are read only
 for experts that have tokens. The expert id of a padded token is out of range, so no expert runs on
-the token. If there are few experts, each expert is unrolled into an `If`, for which a runtime packs
-the slices of stacked weights at load time. A large number of experts is lowered to a `Loop`, which
-copies the slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
+the token. If there are few experts, each expert is unrolled into an `If`, so that a runtime can
+pack the slices of stacked weights at load time. A large number of experts is lowered to a `Loop`,
+which copies the slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
 unrolled. 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
@@ -167,8 +167,8 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> OnnxValue:
-        """Emit a bool[experts + 1] mask that is true for experts with tokens. The last entry is for
-        the id "no expert".
+        """Emit a bool[experts + 1] mask that is true for experts with tokens. The last entry
+        belongs to the id "no expert".
         """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = self.expert_ids.reshape([-1])
@@ -180,7 +180,7 @@ class _ExpertEmitter:
         self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
     ) -> tuple[OnnxValue, ...]:
         """Add one expert's outputs to the `sums` of the tokens that are routed to it. Return a
-        tuple with the new sums, like a branch of an `If`.
+        tuple with the new sums, as a branch of an `If` does.
         """
         g = self.g
         token_ids, token_gates = self._select_tokens(self.expert_ids.equals(expert))

@@ -221,7 +221,7 @@ def _emit_position_column(positions: Tensor) -> OnnxValue:
 
 @lower
 def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> OnnxValue:
-    """Lower RoPE to `RotaryEmbedding` if the target has a kernel for the dtype, otherwise to the
+    """Lower RoPE to `RotaryEmbedding` if the target has a kernel for the dtype. Otherwise, use the
     formula `(a·c − b·s, b·c + a·s)` for each pair of features `a` and `b`.
     """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):

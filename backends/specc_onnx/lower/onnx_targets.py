@@ -7,7 +7,7 @@ compares the table with ONNX's schemas. `Swish` is not used, because ONNX Runtim
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
 with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
-`SkipLayerNormalization`. The variants with RMS norms took 1.0 and 2.1 ms.
+`SkipLayerNormalization`. The variants with RMS norms took 1.0 ms and 2.1 ms.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""For each ONNX operator that the oldest supported opset lacks, the first opset with the operator.
+"""The first opset that has each ONNX operator missing from the oldest supported opset.
 """
 
 BF16_CONV_SINCE = 22

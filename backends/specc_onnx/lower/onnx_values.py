@@ -24,7 +24,7 @@ SAME_DTYPE_OPERATORS = frozenset(
         *("GreaterOrEqual", "LessOrEqual", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Where"),
     }
 )
-"""Operators whose operands, except the condition of `Where`, have the same element type."""
+"""Operators whose operands all have the same element type, except the condition of `Where`."""
 
 RESULT_DTYPES: Mapping[str, Sequence[str | int]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "GreaterOrEqual", "IsNaN"), ("bool",)),
@@ -40,7 +40,7 @@ RESULT_DTYPES: Mapping[str, Sequence[str | int]] = {
     "TopK": (0, "i64"),
     "Where": (1,),
 }
-"""For each result, the element type, or the index of an operand with the same element type. The
+"""For each result, the element type, or the index of an operand that has the same element type. The
 results of all other operators have the element type of the first operand.
 """
 
@@ -206,7 +206,7 @@ class UnrankedTensor(OnnxValue):
 
 
 class Tensor(OnnxValue):
-    """A value of the ONNX graph, with its type and the IR `value` that it represents, if any."""
+    """A value of the ONNX graph, with its type and the IR `value` (if any) that it represents."""
 
     __slots__ = ("type", "value")
 

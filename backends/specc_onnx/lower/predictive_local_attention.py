@@ -3,9 +3,9 @@
 
     abs(float(j) - center[i]) <= radius
 
-Each decode step has one query per sequence. If less than half of all keys are in the range from the
-minimum to the maximum center, extended by the radius, only these keys are scored and summed. The
-weights of all other keys are zeros.
+Each decode step has one query per sequence. If less than half of all keys are between the minimum
+and the maximum center, extended by the radius, only these keys are scored and summed. The weights
+of all other keys are zero.
 """
 
 from contextlib import AbstractContextManager

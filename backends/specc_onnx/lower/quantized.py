@@ -27,7 +27,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
+"""The lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
@@ -275,8 +275,8 @@ def _emit_dequantized_matrix(
     """Dequantize a weight matrix in its stored layout."""
     dtype, block = scales.dtype, op.group_size
     if not block:
-        # in the layout `columns`, per-channel scales are along the last axis, and otherwise along
-        # the first
+        # per-channel scales are along the last axis in the layout `columns`, and along the first
+        # axis otherwise
         is_transposed = op.layout == "columns"
         return w.cast(dtype) * (scales if is_transposed else scales.unsqueeze(1))
     if op.layout == "columns":

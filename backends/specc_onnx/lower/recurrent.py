@@ -1,7 +1,7 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-ONNX's recurrent operators require time-major input, right padding, and a gate order that is
-different in the IR. The nodes that reorder weights have only constant inputs, so a runtime
+ONNX's recurrent operators require time-major input, right padding, and a gate order that differs
+from that of the IR. The nodes that reorder weights have only constant inputs, so a runtime
 constant-folds them when it loads the model.
 """
 
@@ -138,7 +138,7 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""specc's index of each gate, in ONNX's gate order. `PEEPHOLE_ORDER` contains the indices of
+"""The IR's index of each gate, in ONNX's gate order. `PEEPHOLE_ORDER` contains the indices of
 peephole weights. The order in specc is input, forget, cell, output for LSTM, and reset, update, new
 for GRU.
 """
@@ -330,7 +330,7 @@ def _emit_fused_layer(
     lengths = emit_count_nonzero(x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layer.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
-    # ONNX states have a num_directions axis, whose size is 1, because each direction is a separate
+    # ONNX states have a num_directions axis. Its size is 1, because each direction is a separate
     # layer.
     states = [s and layer.pad_empty_axes(s, s.shape).unsqueeze(0) for s in initial_states]
     time_major_input = layer.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)

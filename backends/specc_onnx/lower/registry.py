@@ -1,8 +1,8 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
-A rule's arguments are the op, the emitter and one `Tensor` per operand (None for an absent optional
-operand). The rule returns the results, with None for each unused result. The types of the results
-are in `g.context`.
+A rule's arguments are the op, the emitter, and one `Tensor` per operand (None for an absent
+optional operand). The rule returns the results, with None for each unused result. The types of the
+results are in `g.context`.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ from specc_onnx.lower.sigmoid_precision import find_precision_sensitive_sigmoids
 LoweringRule: TypeAlias = Callable[..., OnnxValue | tuple[OnnxValue | None, ...]]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
-"""Lowering rules by op. Importing `specc_onnx.write.onnx_graph` registers all rules."""
+"""The lowering rules, keyed by op. Importing `specc_onnx.write.onnx_graph` registers all rules."""
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
@@ -92,7 +92,7 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return the ascending ends of static slices that partition an axis, by value and axis."""
+    """Map values and axes to the ascending ends of the static slices that partition the axis."""
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

@@ -41,7 +41,7 @@ def _find_constant_target(
     # A target shape cannot contain an axis of size 0, because 0 copies an axis.
     if None not in target and 0 not in shape:
         return static_sizes
-    # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
+    # ONNX cannot infer the size for -1 if another dimension is 0, and a copied axis may be empty.
     if target.count(None) == 1 and all(n > 0 for n in static_sizes):
         return [-1 if n is None else n for n in target]
     return None
@@ -126,7 +126,7 @@ def emit_padding_to_min_length(x: Tensor, axis: int, min_length: int = 1) -> Onn
 
 
 def is_constant_true(x: Tensor) -> bool:
-    """Return True if a boolean tensor is the constant true, possibly broadcast or reshaped."""
+    """Return True if a boolean tensor is a constant true, possibly broadcast or reshaped."""
     value = x.value
     while value is not None and value.node is not None:
         op = value.node.op

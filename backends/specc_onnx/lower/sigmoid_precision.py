@@ -1,8 +1,8 @@
 """Find the sigmoids that must have a small relative error.
 
-ONNX Runtime's `Sigmoid` kernel has an absolute error of about 1e-7, so the relative error is up to
-24 % at -10, and the result is 0 below -18. A gate of an MLP or of a convolution may use the
-`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. All other
+ONNX Runtime's `Sigmoid` kernel has an absolute error of about 1e-7. Therefore, the relative error
+is up to 24 % at -10, and the result is 0 below -18. A gate of an MLP or of a convolution may use
+the `Sigmoid` kernel, because the gated values are added to values of moderate magnitude. All other
 sigmoids are computed as `1 / (1 + exp(-x))`, which has a small relative error. The other sigmoids
 are normalized, returned, used as divisors, broadcast over several elements, or multiplied by the
 result of a loop or of attention, which may have any magnitude.

@@ -73,7 +73,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def expand(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Expand`, whose target shape has 1 for unchanged axes."""
+    """Emit `Expand`. Its target shape contains 1 for unchanged axes."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x if op.length == 1 else x.expand(g.emit_shape(target))
@@ -188,7 +188,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> OnnxValue:
     operand_terms, result_term = op.equation.split("->")
     operand_axes = [tuple(term.split()) for term in operand_terms.split(",")]
     result_axes = tuple(result_term.split())
-    # an einsum with a repeated axis in a term, e.g. `i i -> i`, is not a matrix multiplication
+    # an einsum with a repeated axis in a term, such as `i i -> i`, is not a matrix multiplication
     if any(len(set(n)) < len(n) for n in operand_axes):
         return _emit_einsum_operator(g, args, operand_axes, result_axes)
     terms = [EinsumTerm(a, n) for a, n in zip(args, operand_axes, strict=True)]
@@ -206,8 +206,8 @@ def _emit_term_product(a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> Ei
         a.emit_unused_axes_sum(later_axes | {*b.axes}),
         b.emit_unused_axes_sum(later_axes | {*a.axes}),
     )
-    # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` is the row axis and `k` is
-    # the column axis.
+    # In `b h q d, b h k d`, `b` and `h` are batch axes, `d` is summed, `q` is the row axis and `k`
+    # is the column axis.
     shared_axes = [n for n in a.axes if n in b.axes]
     batch_axes = [n for n in shared_axes if n in later_axes]
     summed_axes = [n for n in shared_axes if n not in later_axes]

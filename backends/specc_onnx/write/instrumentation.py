@@ -2,12 +2,12 @@
 
 The `Attention` operator returns the attention weights only as the fourth output, with
 `qk_matmul_output_mode=3`. In the copy, an `If` that guards an `Attention` against empty inputs is
-replaced by the branch with the `Attention`, so the copy requires nonempty inputs. Blocked attention
-is replaced by dense attention.
+replaced with the branch that contains the `Attention`, so the copy requires nonempty inputs.
+Blocked attention is replaced by dense attention.
 
 A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`
-and each body of a `Loop` or `Scan`. Branches get an additional output, and loop bodies get an
-additional loop-carried value.
+and each body of a `Loop` or `Scan`. Each branch gets an additional output, and each loop body gets
+an additional loop-carried value.
 """
 
 import math
@@ -28,7 +28,7 @@ MAX_SEARCH_DEPTH = 16
 """Maximum number of nodes between a branch condition and the constants that it compares."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
-"""Maximum number of elements of a constant in a branch condition."""
+"""The maximum number of elements of a constant in a branch condition."""
 
 
 def collect_subgraphs(model: ModelProto) -> SubgraphInfo:
@@ -61,8 +61,8 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with a map from value names to the nodes and initializers that are visible
-    in the graph.
+    """Yield each graph together with a map from value names to the nodes and initializers that are
+    visible in the graph.
     """
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     producers |= {name: node for node in graph.node for name in node.output}
@@ -102,7 +102,7 @@ def add_execution_count_output(model: ModelProto) -> tuple[str, ...]:
 
 
 def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
-    """Yield a name for every subgraph, parents first."""
+    """Yield a name for every subgraph. Parents come first."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -113,7 +113,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """A helper that adds nodes to count how often the `size` subgraphs of a model are executed."""
+    """A helper that adds nodes that count the executions of a model's `size` subgraphs."""
 
     size: int
     subgraph_index: int = 0
@@ -140,8 +140,8 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output to `node` with the execution counts of the node's subgraphs, and append
-        constants to `nodes`.
+        """Add an output to `node` that contains the execution counts of the node's subgraphs, and
+        append constants to `nodes`.
         """
         result = self._make_name()
         if node.op_type == "If":
@@ -217,8 +217,8 @@ def add_attention_outputs(
     model: ModelProto, locations: Iterable[Mapping[str, str]]
 ) -> dict[str, str]:
     """Add an output with attention weights `[b, h, q, k]` for each attention layer in `locations`
-    that the model contains. Return the output names by scope. If several layers have the same
-    scope, the scopes are numbered.
+    that the model contains. Return the output names, keyed by scope. If several layers have the
+    same scope, the scopes are numbered.
     """
     names: dict[str, str] = {}
     for location in locations:

@@ -50,7 +50,7 @@ def write_model(
     verify_load: bool = True,
     sidecar_files: Sequence[tuple[str, bytes]] = (),
 ) -> WriteResult:
-    """Write `graph` as the model `path`. `metadata` returns the metadata of the built model.
+    """Write `graph` as a model to `path`. `metadata` returns the metadata of the built model.
     `verify_load=False` skips the load check in ONNX Runtime. The names of `sidecar_files` (suffix,
     content) contain a content hash. These files replace the sidecar files of the previous model.
     Raise one of E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `parameters`.
@@ -142,7 +142,7 @@ def _record_linked_checkpoints(
 
 
 def _get_weight_graph(source: ModelSource) -> Graph:
-    """Return a graph with the parameters of `source`."""
+    """Return a copy of a graph that has the parameters of `source`."""
     if isinstance(source, StandaloneGenerator):
         return GeneratorDefinition.from_generator(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
@@ -165,7 +165,7 @@ def write_verified_models(
     parameters: ParameterSource,
     entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
-    """Write the shared weights, then write each graph as specified by its entry (file name,
+    """Write the shared weights, and then write each graph as specified by its entry (file name,
     metadata). Return the name of the weight file, or None if all weights are inline or linked.
     """
     placement = verified.placement

@@ -68,7 +68,7 @@ def set_doc_strings(model: ModelProto, graph: Graph, doc: str) -> None:
 
 
 def format_input_doc(graph_input: Input) -> str:
-    """Return the doc string of an input, e.g. `i64[batch, seq], from 0 to 50256`."""
+    """Return the doc string of an input, such as `i64[batch, seq], from 0 to 50256`."""
     if graph_input.padding_side:
         side = PADDING_SIDE_TEXT[graph_input.padding_side]
         return f"{graph_input.type}: false at padded positions; padding{side or ' on any side'}"
@@ -82,8 +82,8 @@ def assign_final_names(
     preferred_names: Mapping[str, str],
     used_names: set[str],
 ) -> None:
-    """Add the final names of all nodes and values, including those inside subgraphs, to `names`:
-    the preferred name, with a numeric suffix if the name is already used.
+    """Add the final names of all nodes and values, including those inside subgraphs, to `names`. A
+    final name is the preferred name, with a numeric suffix if that name is already used.
     """
     for node in nodes:
         final_name = make_unique_name(preferred_names.get(node.name, node.name), used_names)
@@ -130,12 +130,12 @@ class OnnxBuildResult:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_weight_locations` describe where each layer's attention weights are: `scope` and
-    `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), and `guard` if the
-    node is inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name.
-    `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
-    `branch_thresholds` maps symbolic dimensions to the sizes above which the model takes a
-    different branch.
+    `attention_weight_locations` describes where the attention weights of each layer are. An entry
+    has the keys `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
+    `Attention`), and `guard` if the node is inside an `If`. `types` maps the names of inputs,
+    outputs and stored weights to their IR types. `length_inputs` maps symbolic dimensions to scalar
+    inputs that contain their sizes. `branch_thresholds` maps each symbolic dimension to the sizes
+    above which the model takes a different branch.
     """
 
     model: ModelProto
@@ -186,7 +186,7 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCacheNames], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and the scalar input with the size of each dimension."""
+    """Return input types by name, and map each dimension to the scalar input with its size."""
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_kv_buffer_type(types[name]) for name in buffers}
     if not caches:
@@ -273,7 +273,7 @@ def _make_graph_proto(
 def _list_attention_weight_locations(
     g: Emitter, final_names: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the attention weight locations that exist in the final model, with final names."""
+    """Return the attention weight locations in the final model, with their final names."""
     return tuple(
         {k: final_names[v] if k in LOCATION_NAME_FIELDS else v for k, v in location.items()}
         for location in g.attention_weight_locations
@@ -288,7 +288,7 @@ def add_initializers(
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
     """Add an initializer for each stored parameter, and a cast if the storage dtype differs from
-    the parameter's type. Return the initializers by parameter name. See `build_model` for
+    the parameter's type. Return the initializers, keyed by parameter name. See `build_model` for
     `storage_dtypes` and `ties`.
     """
     weights: dict[str, TensorProto] = {}
@@ -333,7 +333,7 @@ def _name_outputs(
 
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str]) -> dict[str, str]:
-    """Remove unused nodes and rename all values. Return the final names by old name."""
+    """Remove unused nodes and rename all values. Return the final names, keyed by old name."""
     main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)

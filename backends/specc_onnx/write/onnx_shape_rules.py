@@ -46,7 +46,7 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSignature:
-    """The signature of an operator, i.e. the axis names of its operands and results.
+    """The signature of an operator, which contains the axis names of its operands and results.
     `compute_lengths` computes the sizes of named axes from attributes and known sizes. If
     `uses_operand_types` is True, `result_types` contains, for each result, the index of an operand
     with the same element type. Otherwise, it contains type codes. `operand_types` maps operand
@@ -219,7 +219,7 @@ RECURRENT_SHAPES = {
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
 """Signatures of recurrent layers. The signatures check that the shapes of input, weights and states
-agree. ONNX's shape inference checks only the input.
+agree. ONNX's shape inference checks only the shape of the input.
 """
 
 

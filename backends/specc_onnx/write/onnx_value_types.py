@@ -26,7 +26,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class InvalidModelError(Exception):
-    """The error for an invalid model, i.e. a bug in specc. The message names the value or node."""
+    """The error for an invalid model (a bug in specc). The message names the value or node."""
 
 
 class OperandMismatchError(Exception):
@@ -37,7 +37,7 @@ class OperandMismatchError(Exception):
 class InferredTypes:
     """The inferred types of a model's values at concrete sizes (`lengths`), and small integer
     `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` contains the
-    declared dimensions (value, axis, formula) with a symbol that has no size in `lengths`.
+    declared dimensions (value, axis, formula) that have a symbol without a size in `lengths`.
     `is_reached` is False in a branch that may not run.
     """
 
@@ -126,9 +126,9 @@ def choose_distinct_dim_sizes(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a size for every symbolic dimension of `dims`, by name: distinct primes between
-    `lower_limits` and `upper_limits`, or the nearest sizes that satisfy the length constraints of
-    `graph`. Return {} if no sizes satisfy the constraints.
+    """Return a size for every symbolic dimension of `dims`, by name. The sizes are distinct primes
+    between `lower_limits` and `upper_limits`, or the nearest sizes that satisfy the length
+    constraints of `graph`. Return {} if no sizes satisfy the constraints.
     """
     all_dims = list(dims)
     static_lengths = {d.number for d in all_dims if d.number is not None}
@@ -158,7 +158,7 @@ def _choose_primes(
 ) -> dict[str, int]:
     """Return ascending primes that are not in `excluded_lengths`, one per symbolic dimension."""
     primes: dict[str, int] = {}
-    # Smaller primes often occur as feature sizes and numbers of heads, so they are not used.
+    # Smaller primes are not used, because they often occur as feature sizes and numbers of heads.
     last_prime = 10
     for symbol in symbols:
         has_limit = symbol in lower_limits
@@ -166,7 +166,7 @@ def _choose_primes(
         min_length = max(last_prime + 1, min_length, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(min_length, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # A high lower limit of one symbol must not raise the sizes of the other symbols.
+        # A high lower limit of one symbol must not increase the sizes of other symbols.
         last_prime = last_prime if has_limit else primes[symbol]
     return primes
 

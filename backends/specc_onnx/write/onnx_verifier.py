@@ -64,9 +64,9 @@ NODE_ERRORS = (
 def infer_onnx_value_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value in a model. `lengths` contains the sizes of symbolic
-    dimensions, and `scalars` contains the values of scalar inputs, by name. Raise InvalidModelError
-    if a node has invalid operands or a declared type is wrong.
+    """Infer the type of every value in a model. `lengths` maps symbolic dimensions to their sizes,
+    and `scalars` maps names of scalar inputs to their values. Raise InvalidModelError if a node has
+    invalid operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     inferred_types = InferredTypes(lengths=lengths, opsets=opsets)
@@ -143,7 +143,7 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of an `If`, which are the types of the selected branch, or the joined
+    """Infer the result types of an `If`. They are the types of the selected branch, or the joined
     types of both branches if the condition is unknown.
     """
     condition = inferred_types.constants.get(node.input[0])

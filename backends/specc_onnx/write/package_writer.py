@@ -52,10 +52,11 @@ def write_package(
     force: bool = False,
     checks_hashes_on_open: bool = False,
 ) -> WriteResult:
-    """Write `graphs` by role into `directory`, replacing an existing package. If
+    """Write `graphs`, keyed by role, into `directory`, and replace an existing package. If
     `checks_hashes_on_open` is True, content hashes are compared whenever the package is loaded.
-    Raise E0833 if the package would overwrite a file that specc did not write (unless `force` is
-    True), E0814 if it would overwrite one of the `input_paths`, or an error of `write_model`.
+    Raise E0833 if the package would overwrite a file that specc did not write, unless `force` is
+    True. Raise E0814 if the package would overwrite one of the `input_paths`, or an error of
+    `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_file_name(directory)

@@ -16,7 +16,7 @@ from specc_onnx.lower.subgraphs import (
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which activations are not quantized."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` does not have."""
+"""The index of the first operand of `DynamicQuantizeLSTM` that `LSTM` does not have."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -44,7 +44,7 @@ QUANTIZED_OPERANDS = {
         "zero points": (3, TensorProto.UINT8),
     },
 }
-"""The operand index and element type of each quantized operand, by operator and role."""
+"""The operand index and element type of each quantized operand, keyed by operator and role."""
 PER_TENSOR_ACTIVATION_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
@@ -141,8 +141,9 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def add_quantized_matmul_outputs(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
-    """Add the operands and results of quantized MatMuls, except those in branches and experts, as
-    graph outputs. Return each MatMul with the names of the added outputs by operand or result role.
+    """Add the operands and results of quantized MatMuls as graph outputs, except for MatMuls in
+    branches and experts. Return each MatMul with the names of the added outputs, keyed by operand
+    or result role.
     """
     matmuls: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
@@ -197,7 +198,7 @@ def _find_operand_roles(
             }
     if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
         return None
-    # the name of an absent operand is empty
+    # an absent operand has an empty name
     operand_roles = {
         role: (inputs[index], code_type)
         for role, (index, code_type) in operands.items()
@@ -227,7 +228,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
 
 
 def _collect_defined_names(graph: GraphProto) -> set[str]:
-    """Return the names of inputs, initializers and node results of a graph, without subgraphs."""
+    """Return the names of a graph's inputs, initializers and node results, but no subgraphs'."""
     results = {name for node in graph.node for name in node.output}
     return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 

@@ -53,7 +53,7 @@ class WeightPlacement:
 
     @property
     def storage_dtypes(self) -> dict[str, str]:
-        """Return the storage dtype of each weight by name."""
+        """Return the storage dtypes of the weights, keyed by weight name."""
         return {name: tensor.dtype for name, tensor in self.tensors.items()}
 
 
@@ -185,8 +185,8 @@ def set_initializer_data(
     values: ParameterSource,
     weight_file: str | None,
 ) -> None:
-    """Add the weights to a model's initializers. If the weights are inline, add their values.
-    Otherwise, add the location of each weight, in the weight file `weight_file` or in the
+    """Add the weights to a model's initializers. If the weights are inline, add their values to the
+    model. Otherwise, add the location of each weight, in the weight file `weight_file` or in the
     checkpoint, as ONNX external data.
     """
     plan = placement.plan
