@@ -179,7 +179,7 @@ class QuantizedMatMul:
 @immutable_dataclass
 class SubgraphInfo:
     """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
-    contains the execution counts of these subgraphs.
+    contains their execution counts.
     """
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph

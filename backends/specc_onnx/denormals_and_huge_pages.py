@@ -31,7 +31,7 @@ FENV_BYTES = 256
 """Size in bytes of a buffer for C's `fenv_t`, which has at most 32 bytes on all platforms."""
 
 FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
-"""For each CPU architecture: the offset of the floating-point control register (MXCSR or FPCR) in
+"""For each CPU architecture, the offset of the floating-point control register (MXCSR or FPCR) in
 Linux's `fenv_t`, and the bits of the register that flush results to zero and treat denormals as
 zero.
 """

@@ -121,9 +121,9 @@ def find_cpu_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> l
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes in subgraphs, and True if the node computes only dimensions
-    and one-element tensors. `outer_scalars` maps a value outside the subgraph to True if
-    it is a dimension, a constant, or computed from dimensions and constants.
+    """Yield every node, including nodes in subgraphs, with a flag that is True if the node computes
+    only dimensions and one-element tensors. `outer_scalars` maps a value outside the subgraph to
+    True if it is a dimension, a constant, or computed from dimensions and constants.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
@@ -187,7 +187,7 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""Session options that record the provider of each node and that reject nodes on the CPU."""
+"""The session options that record the provider of each node and that reject nodes on the CPU."""
 
 
 def get_ort_provider(provider: str) -> str:

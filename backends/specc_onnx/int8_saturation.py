@@ -22,8 +22,8 @@ from specc_onnx.execution_providers import SILENT_LOG_LEVEL
 
 OFFSET_NAME, OFFSETS_NAME = "uint8 weights:offset", "uint8 weights:offsets"
 SCALE_NAME = "uint8 weights:scale"
-"""Names of the initializers that the conversion adds: 128 as a scalar, 128 as a vector `[1]`, and
-the scale 1.0.
+"""The names of the initializers that the conversion adds: 128 as a scalar, 128 as a vector `[1]`,
+and the scale 1.0.
 """
 
 WEIGHT_OPERANDS = {

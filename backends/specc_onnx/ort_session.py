@@ -47,9 +47,9 @@ NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
 """NumPy dtype of each ONNX Runtime tensor type."""
 
 SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
-"""The session option for the spin time of idle threads. The spin time (in microseconds) is longer
-than the time between two decode steps. By default, threads spin for tens of milliseconds and slow
-down a package's other graphs. For example, an encoder that ran after a decode step took 40 ms
+"""The session option that sets how long idle threads spin. The spin time (in microseconds) is
+longer than the time between two decode steps. By default, threads spin for tens of milliseconds and
+slow down a package's other graphs. For example, an encoder that ran after a decode step took 40 ms
 instead of 21 ms.
 """
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}

@@ -33,8 +33,8 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """The context of one forward pass: the size of each symbolic dimension, the dtype of floats,
-    the device, and the module's training mode.
+    """The context of one forward pass. It has the size of each symbolic dimension, the dtype of
+    floats, the device, and the training mode of the module.
     """
 
     lengths: Mapping[str, int]

@@ -298,8 +298,8 @@ MAX_PIXELS = 384
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGrid:
     """Draw the image with attention weights overlaid. For the class token or the mean of all
-    patches, draw one panel per head. For generated tokens, draw one panel per token with the mean
-    of all heads.
+    patches, draw one panel per head. For generated tokens, draw one panel per token. It shows the
+    mean of all heads.
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL

@@ -1,5 +1,5 @@
-"""Attention maps: attention weights with labeled axes, the selection of layers and heads, and an
-interactive HTML page of the maps.
+"""Attention maps contain attention weights with labeled axes. Layers and heads can be selected, and
+an interactive HTML page shows the maps.
 """
 
 from base64 import b64encode

@@ -150,8 +150,8 @@ class _ChunkedOperands:
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
     """Add [64, 64] masks of the lower triangle, with and without the diagonal. If `solves_system`
-    is True (delta rule), also add the identity and, for each block size 1, 2, 4, …, a mask of the
-    blocks to the left of every second diagonal block.
+    is True (delta rule), also add the identity matrix. In addition, for each block size 1, 2, 4, …,
+    add a mask of the blocks to the left of every second diagonal block.
     """
     positions = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), positions), b.add_op(ops.Insert(0), positions)

@@ -120,7 +120,7 @@ class _PatternBuilder(RecurrentCellBuilder):
         return _CellPattern(layer, self.b.inputs, tuple(next_states))
 
     def _mix_gru_states(self, op: ops.Gru, x: Value, h: Value, weights: CellCaptures) -> Value:
-        """Return the next state as `z * h + (1 - z) * candidate`, as in `specs/std`."""
+        """Return the next state `z * h + (1 - z) * candidate`, as in `specs/std`."""
         z, candidate = build_gru_gates(self, op, x, h, weights)
         complement = self.add_op("sub", self.add_input("one"), z)
         # Depending on `op.update`, the update gate is the fraction of the old state that is kept or

@@ -4,10 +4,10 @@
 
 Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
 are computed in fp32. Layers with a standardized input are also computed in fp32, because a standard
-deviation close to zero makes the input large. Each f32 value has a precision class: *half*
-(computed in 16 bits), *float32* (computed in 32 bits), or *neutral*, i.e. a constant, position
-embedding or weight, which is cast to the dtype of the other operands. Inputs and outputs stay f32,
-except between derived graphs.
+deviation close to zero makes the input large. Each f32 value has a precision class. A value is
+*half* if it is computed in 16 bits, *float32* if it is computed in 32 bits, and *neutral* if it is
+a constant, position embedding or weight, which is cast to the dtype of the other operands. Inputs
+and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping

@@ -18,7 +18,7 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.scope_summary import format_number_ranges
 
 MIN_COMMON_SHARE = 0.2
-"""Minimum fraction of scopes that two architectures must share to be compared block by block."""
+"""The minimum fraction of shared scopes for a comparison of two architectures block by block."""
 
 MAX_LINES = 400
 """The maximum number of printed changes of one kind. If there are more changes, only the number of
@@ -124,12 +124,12 @@ def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tu
 
 
 def _format_types(values: Mapping[str, Value]) -> dict[str, str]:
-    """Format the types of inputs or outputs by name."""
+    """Format the types of inputs or outputs, each with its name."""
     return {name: str(value.type) for name, value in values.items()}
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
-"""A scope's operations and parameters as (name, details) pairs, without nested scopes."""
+"""A scope's operations and parameters as (name, details) pairs. Nested scopes are excluded."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:

@@ -247,7 +247,7 @@ def _use_no_break_spaces(text: str) -> str:
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the panel of a block: type, weights, cost, description, spec lines and dataflow."""
+    """Render a block's panel with type, weights, cost, description, spec lines and dataflow."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     properties = [
         ("gives", block.output_type),

@@ -116,7 +116,7 @@ class BlockDataflow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""The order of items in a cycle, by role."""
+"""The order in which items of a cycle are placed, by role."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()

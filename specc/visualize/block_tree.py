@@ -35,8 +35,8 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The op classes by which the kind of a block is determined. If a block has ops of several kinds,
-its kind is the first of them in `KIND_ORDER`, or otherwise in this table.
+"""The op classes that determine the kind of a block. If a block has ops of several kinds, its kind
+is the first of them in `KIND_ORDER`, or otherwise in this table.
 """
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")

@@ -108,7 +108,7 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds that blocked attention saves, for each sequence length. Each
+    """Return the number of multiply-adds that blocked attention saves at each sequence length. Each
     sequence length is evaluated separately, because sequences shorter than a block are not split.
     """
     return [
@@ -130,8 +130,8 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     batch_symbols: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function that maps a sequence length to the sizes of all symbolic dimensions: the
-    sequence length for `symbols`, and 1 for batch dimensions.
+    """Return a function that maps a sequence length to the sizes of all symbolic dimensions. The
+    size is the sequence length for `symbols`, and 1 for batch dimensions.
     """
     batch_sizes = {name: 1 for name in batch_symbols if name}
     return lambda n: {**batch_sizes, **dict.fromkeys(symbols, n)}

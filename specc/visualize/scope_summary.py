@@ -101,7 +101,8 @@ def _add_node(graph: Graph, root: ScopeSummary, node: Node, type: Type) -> Scope
     child = _get_or_add_child(root, graph.get_scope(node))
     child.multiply_adds = child.multiply_adds + count_multiply_adds(node)
     child.type = type
-    # The type of a scope is the result type of the scope's most expensive op, not of a reshape.
+    # The type of a scope is the result type of its most expensive op. A reshape does not determine
+    # the type.
     if node.op.is_compute_intensive or not child.op:
         child.op = node.op.spec_name
     return child

@@ -42,10 +42,10 @@ SEQUENCES_DIM = Dim.symbol("sequences")
 
 
 class BeamState(NamedTuple):
-    """The loop-carried values of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of
-    live beams, and `finished_scores` and `finished_sequences` of finished hypotheses. `is_finished`
-    bool[s, n] is true for slots that contain a finished hypothesis. `can_improve` bool[s, 1] is
-    true for sequences whose finished hypotheses can still improve.
+    """The loop-carried values of beam search. Live beams have `scores` f32[s, n] and `sequences`
+    i64[s, n, t], and finished hypotheses have `finished_scores` and `finished_sequences`.
+    `is_finished` bool[s, n] is true for slots that contain a finished hypothesis. `can_improve`
+    bool[s, 1] is true for sequences whose finished hypotheses can still improve.
     """
 
     scores: OnnxValue

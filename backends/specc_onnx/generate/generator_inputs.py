@@ -23,13 +23,13 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_axis_length, emit_count_nonzero
 
 MAX_TOKENS_INPUT = "max_tokens"
-"""Name of the input i64[] with the maximum number of generated tokens."""
+"""The name of the input i64[] that contains the maximum number of generated tokens."""
 
 SEED_INPUT = "seed"
 """The name of the input i64[] that contains the nonnegative seed of sampling."""
 
 PENALTY_INPUT = "repetition_penalty"
-"""Name of the input f32[] with the repetition penalty. 1 has no effect."""
+"""Name of the input f32[] with the repetition penalty. A penalty of 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
 """The scalar inputs of a sampling model. `top_k` and `min_p` have no effect if they are 0.
@@ -198,11 +198,11 @@ class GeneratorDefinition(StandaloneGenerator):
 
 @immutable_dataclass(kw_only=True)
 class GeneratorBuilder(GeneratorDefinition):
-    """A standalone generator under construction: the `types` of the spec's inputs, the scalar
-    inputs by role, and the main graph's `main_tensors` by name, including encoder outputs. Each
-    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, the size of
-    this axis is fixed, so `repeat_count` is the number of beams. Otherwise `repeat_count` is 1, and
-    the first step expands each sequence to `num_beams` beams.
+    """A standalone generator under construction. It has the `types` of the spec's inputs, the
+    scalar inputs by role, and the tensors of the main graph by name (`main_tensors`), including
+    encoder outputs. Each sequence is repeated `repeat_count` times. If an encoder output has a
+    batch axis, the size of this axis is fixed, so `repeat_count` is the number of beams. Otherwise
+    `repeat_count` is 1, and the first step expands each sequence to `num_beams` beams.
     """
 
     g: Emitter

@@ -246,9 +246,9 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingStrategyInputs:
-    """The inputs of a decoding strategy: the batch size, the vocabulary size, the number of
-    sequences in a step (`step_batch_size`), the scalar inputs by role, the prompt
-    i64[step_batch_size, n] and its padding mask.
+    """The inputs of a decoding strategy. They are the batch size, the vocabulary size, the number
+    of sequences in a step (`step_batch_size`), the scalar inputs by role, the prompt
+    i64[step_batch_size, n], and its padding mask.
     """
 
     g: Emitter

@@ -82,8 +82,8 @@ class DecodingStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationLoop:
-    """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
-    masks) and `state_carries` (caches), the `strategy`, the encoder outputs
+    """One iteration of the generation loop. It has the loop-carried values `token_carries` (tokens
+    and masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes` (nodes that depend only on weights and encoder
     outputs). `empty_prompt_mask` is true for sequences without a prompt, which use
     `empty_prompt_logits` as logits.

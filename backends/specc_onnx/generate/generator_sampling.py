@@ -202,8 +202,8 @@ def emit_sampler_settings(
 
 
 def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) -> OnnxValue:
-    """Emit the number of candidate tokens, i64[]: top-k if it is used, else
-    `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used, else the vocabulary size.
+    """Emit the number of candidate tokens, i64[]. It is top-k if top-k is used, else
+    `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used, and else the vocabulary size.
     """
     top_k = settings["top_k"]
     has_cutoff = (settings["top_p"] < 1.0) | (settings["min_p"] > 0.0)

@@ -49,7 +49,7 @@ from specc_onnx.lower.subgraphs import (
 )
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""The dimension for the number of keys per block, if this number differs between blocks."""
+"""The number of keys per block as a dimension, if this number differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
 """The number of global queries, whose attention is computed separately."""

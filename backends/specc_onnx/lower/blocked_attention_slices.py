@@ -35,11 +35,11 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 
 @dataclass(kw_only=True)
 class QueryKeySlicer:
-    """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
-    `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves that have both a
-    query axis and a key axis. If `recomputes_single_axis_values` is True, values with only one of
-    the two axes are also recomputed. Results of expensive ops other than MatMul are not. Attention
-    weights are recomputed only if their mask excludes all keys outside `visible_band`.
+    """A builder that recomputes query-key tensors `[…, q, k]` for the slices `queries` and `keys`.
+    `slice_leaf` slices leaves. `query_key_leaves` collects the leaves that have both a query axis
+    and a key axis. If `recomputes_single_axis_values` is True, values with only one of the two axes
+    are also recomputed. Results of expensive ops other than MatMul are not. Attention weights are
+    recomputed only if their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim

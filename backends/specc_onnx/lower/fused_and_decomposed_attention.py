@@ -141,8 +141,8 @@ def emit_decomposed_attention(
 
 
 def _emit_grouped_heads(x: Tensor, num_kv_heads: Dim, group_size: Dim | None) -> OnnxValue:
-    """Emit queries `[b, h, t, d]` as `[b, g, h/g, t, d]`, and keys and values as `[b, g, 1, t, d]`,
-    for `num_kv_heads` = g and `group_size` = h/g (None if g is h).
+    """Emit queries `[b, h, t, d]` as `[b, g, h/g, t, d]`, and keys and values as `[b, g, 1, t, d]`.
+    Here, `num_kv_heads` is g and `group_size` is h/g (None if g is h).
     """
     if group_size is None:
         return x

@@ -38,7 +38,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
 
 @lower
 def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower a strided slice to `Slice` with a step."""
+    """`index` is the index of the axis in `op.factors`."""
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
@@ -131,7 +131,7 @@ def emit_stable_top_k(
 
 
 MAX_SIGN_SEARCH_DEPTH = 48
-"""Maximum number of ops through which the sign analysis follows a value."""
+"""The maximum number of ops through which the sign analysis follows a value."""
 
 
 VALUE_PRESERVING_OPS = (

@@ -4,9 +4,9 @@ The lowest supported opset is 17, so `OPERATOR_SINCE` lists only operators of la
 compares the table with ONNX's schemas. `Swish` is not used, because ONNX Runtime 1.31 has no
 `Swish` kernel from opset 25 on.
 
-Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
-than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
-with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
+With ONNX Runtime 1.31, the linear layer of `ort-cpu` (`FusedMatMul`) was measured to be 2 to 7 %
+faster than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128
+tokens with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
 `SkipLayerNormalization`. The variants with RMS norms took 1.0 ms and 2.1 ms.
 """
 

@@ -200,8 +200,8 @@ class OnnxValue:
 class UnrankedTensor(OnnxValue):
     """A node result, constant or input whose shape is not recorded."""
 
-    # `UnrankedTensor` and `Tensor` are not subclasses of each other, because Python evaluates `x <
-    # y` as `y.__gt__(x)` if the class of `y` is a subclass of the class of `x`.
+    # `UnrankedTensor` and `Tensor` are not subclasses of each other. If the class of `y` were a
+    # subclass of the class of `x`, Python would evaluate `x < y` as `y.__gt__(x)`.
     __slots__ = ()
 
 

@@ -28,7 +28,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The dimension for the number of keys in the union of the windows of all batch elements."""
+"""The number of keys in the union of all batch elements' windows, as a dimension."""
 
 MIN_KEYS = 1000
 """The maximum number of keys for which attention to all keys is as fast as slicing the window."""

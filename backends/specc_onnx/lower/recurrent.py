@@ -26,8 +26,8 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 
 def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue | None:
     """Return `x` as `[t, b, d]` if it is the output of a recurrent layer with the same padding
-    mask, or the concatenation of the outputs of such a layer in both directions. Otherwise, return
-    None.
+    mask, or if it is the concatenation of the outputs of such a layer in both directions.
+    Otherwise, return None.
     """
     g, operands = layer.g, [x]
     node = x.value.node if x.value else None
@@ -246,8 +246,8 @@ class _RecurrentLayer:
         return _emit_gathered_positions(output, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Pad an empty batch or time axis of `x` (with the shape `shape`) to one position, because
-        ONNX Runtime 1.31 crashes on empty axes.
+        """Pad an empty batch or time axis of `x`, which has the shape `shape`, to one position,
+        because ONNX Runtime 1.31 crashes on empty axes.
         """
         g = self.g
         # A feature axis is never padded, even if its size is the symbolic batch size.

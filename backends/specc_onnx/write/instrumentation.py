@@ -5,9 +5,9 @@ The `Attention` operator returns the attention weights only as the fourth output
 replaced with the branch that contains the `Attention`, so the copy requires nonempty inputs.
 Blocked attention is replaced by dense attention.
 
-A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`
-and each body of a `Loop` or `Scan`. Each branch gets an additional output, and each loop body gets
-an additional loop-carried value.
+A copy with execution counts also returns i64[n], which contains the number of executions of each
+`If` branch and of each `Loop` or `Scan` body. Each branch gets an additional output, and each loop
+body gets an additional loop-carried value.
 """
 
 import math
@@ -23,9 +23,9 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, PROBABILITIES_OUTPUT_
 from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
-"""Name of the output with execution counts."""
+"""The name of the output that contains execution counts."""
 MAX_SEARCH_DEPTH = 16
-"""Maximum number of nodes between a branch condition and the constants that it compares."""
+"""The maximum number of nodes between a branch condition and the constants that it compares."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
 """The maximum number of elements of a constant in a branch condition."""

@@ -53,7 +53,7 @@ def write_model(
     """Write `graph` as a model to `path`. `metadata` returns the metadata of the built model.
     `verify_load=False` skips the load check in ONNX Runtime. The names of `sidecar_files` (suffix,
     content) contain a content hash. These files replace the sidecar files of the previous model.
-    Raise one of E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `parameters`.
+    Raise one of E0810 to E0815, E0821, E0823, E0824 or E0923. Errors of `parameters` are passed on.
     """
     prepared = build_verified_models(
         [graph],

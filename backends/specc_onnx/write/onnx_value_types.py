@@ -18,7 +18,7 @@ from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import parse_dim
 
 MAX_FOLDED_ELEMENTS = 4096
-"""Maximum number of elements of a constant-folded value."""
+"""The maximum number of elements of a constant-folded value."""
 FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 """The element types of constant-folded values."""
 
@@ -35,7 +35,7 @@ class OperandMismatchError(Exception):
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """The inferred types of a model's values at concrete sizes (`lengths`), and small integer
+    """The inferred types of a model's values at the concrete sizes `lengths`, and the small integer
     `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` contains the
     declared dimensions (value, axis, formula) that have a symbol without a size in `lengths`.
     `is_reached` is False in a branch that may not run.
@@ -260,7 +260,7 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The regular expression for a symbolic dimension. An axis of a loop-carried value with a changing
+"""The regular expression of a symbolic dimension. An axis of a loop-carried value with a changing
 size has a name with a dot, such as `state.2`.
 """
 

@@ -1,5 +1,5 @@
-"""Modify a copy of a model to measure its quantization error: remove activation quantization, or
-add the operands and results of quantized MatMuls as outputs.
+"""Modify a copy of a model to measure its quantization error. Activation quantization is removed,
+or the operands and results of quantized MatMuls are added as outputs.
 """
 
 from collections.abc import Iterator, Mapping
