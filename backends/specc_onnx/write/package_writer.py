@@ -54,9 +54,8 @@ def write_package(
 ) -> WriteResult:
     """Write `graphs`, keyed by role, into `directory`, and replace an existing package. If
     `checks_hashes_on_open` is True, content hashes are compared whenever the package is loaded.
-    Raise E0833 if the package would overwrite a file that specc did not write, unless `force` is
-    True. Raise E0814 if the package would overwrite one of the `input_paths`, or an error of
-    `write_model`.
+    Raise E0833 unless `force` is True if a file that specc did not write would be overwritten.
+    Raise E0814 if one of the `input_paths` would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_file_name(directory)
@@ -119,7 +118,9 @@ def _check_output_files(
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Return existing extra files that have the same content and were not written by specc."""
+    """Return the extra files that already exist with the same content. Raise E0811, E0814 or E0833
+    if another output file must not be written.
+    """
     file_names = [
         *(p.file for p in graphs.values()),
         *(e.name for e in extra_files if not e.is_hashed),
