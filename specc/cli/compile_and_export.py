@@ -198,7 +198,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_named_file(location, _read_chunks(source / location))
-        # write config.pbtxt last, because a server loads the model as soon as this file exists
+        # write config.pbtxt last, because a server may load the model as soon as this file exists
         out.write_named_file("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_named_file(config.name, [text.encode("utf-8")])

@@ -376,7 +376,7 @@ def _record_result_names(results: ResultTuple, env: LexicalScope, caller: Lexica
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # the first result's tap name is the call's weight scope, without a suffix
+        # the tap name of the first result is the call's weight scope, without a suffix
         if n == 0:
             env.context.builder.names[env.scope] = value.value
         if name:

@@ -23,7 +23,7 @@ Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
 
 def iterate_config_entries(file: ast.File, entry_type: type[Entry]) -> Iterator[Entry]:
-    """Yield the entries of class `entry_type` in the `config` sections of a file."""
+    """Yield the entries that are instances of `entry_type` in the `config` sections of a file."""
     for item in file.items:
         if isinstance(item, ast.ConfigSection):
             yield from (e for e in item.entries if isinstance(e, entry_type))

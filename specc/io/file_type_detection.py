@@ -135,7 +135,7 @@ def is_specc_model(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def is_specc_png(data: mmap.mmap) -> bool:
-    """Return True if a file is a PNG written by specc."""
+    """Return True if a file is a PNG image written by specc."""
     offset = len(_PNG_SIGNATURE)
     while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and offset + 8 <= len(data):
         length = int.from_bytes(data[offset : offset + 4], "big")

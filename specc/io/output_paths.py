@@ -216,7 +216,7 @@ def resolve_output_symlink(path: Path) -> Path:
 
 def check_regular_file(path: Path, mode: int, prefix: str = "") -> None:
     """Raise E0811 unless `mode` is the mode of a regular file. The message consists of `prefix` and
-    the actual file type.
+    a description of the actual file type.
     """
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link"}

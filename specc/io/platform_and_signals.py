@@ -91,8 +91,8 @@ def fsync_directory(path: Path) -> None:
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
     """Return a context manager that discards the stderr output of native code. For example, a panic
-    in Rust code prints a message, although it is also raised as a Python exception. With several
-    threads, no output is discarded, because all threads share stderr.
+    in Rust code prints a message, although it is also raised as a Python exception. If there are
+    several threads, no output is discarded, because all threads share stderr.
     """
     try:
         saved_stderr = os.dup(2) if threading.active_count() == 1 else None

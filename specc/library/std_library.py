@@ -27,9 +27,9 @@ StdItem = ast.Block | ast.AttentionDef
 
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
-    """Read a spec file. `display_name` is the name of the file in messages, and `span` is the span
-    of the `use` statement that names the file. Raise E0802 if the file cannot be read, and
-    E0222 if the file is a model or another known file type.
+    """Read a spec file. `display_name` is the file name shown in messages, and `span` is the span
+    of the `use` statement that names the file. Raise E0802 if the file cannot be read, and E0222 if
+    the file is a model or another known file type.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:

@@ -169,8 +169,8 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
     diagnostics: list[Diagnostic] = []
     try:
         check_result = check_spec(spec, graph)
-        # warnings are reported only for the default graph, because some warnings depend on values
-        # that commands set for other graphs
+        # report warnings only for the default graph, because some warnings depend on values that
+        # commands set for other graphs
         diagnostics += [] if graph else _iterate_graph_diagnostics(check_result)
     except SpeccError as failed:
         diagnostics += failed.diagnostics

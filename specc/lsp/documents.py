@@ -31,7 +31,7 @@ class DocumentPosition(NamedTuple):
 
 class DocumentLines:
     """The lines of a text, split at the line ends that the protocol defines. Columns are counted in
-    code units of `encoding`, the negotiated position encoding.
+    code units of `encoding`, the position encoding negotiated with the editor.
     """
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
@@ -84,7 +84,7 @@ class DocumentLines:
 
 @lru_cache(maxsize=16)
 def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """Split a text into lines. The result is cached, because every request needs the lines."""
+    """Split a text into lines. The lines are cached, because every request needs them."""
     return DocumentLines(text, encoding)
 
 
@@ -246,7 +246,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
-        """Cancel queued analyses. A running analysis ends when the process exits."""
+        """Cancel queued analyses. If the process exits, a running analysis is aborted."""
         with self._condition:
             self._is_closed = True
             self._documents.clear()

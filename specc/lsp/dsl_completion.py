@@ -254,7 +254,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     item_and_module = analysis.resolve_definition(callee)
-    # a built-in function shadows a std block, but not a user block, with the same name
+    # a built-in function shadows a std block with the same name, but not a user block
     if item_and_module is not None and not (item_and_module[1].is_standard and callee in BUILTINS):
         for param in item_and_module[0].params or ():
             kind = format_inline_type(param.type) if param.type else ""

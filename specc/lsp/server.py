@@ -370,8 +370,8 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
 
 
 def convert_uri_to_path(uri: str, language_id: str) -> Path | None:
-    """Return the path of a document, or None if the URI is invalid. The path of a document without
-    a file is `untitled` in the working directory, with a suffix that depends on `language_id`.
+    """Return the path of a document, or None if the URI is invalid. If a document has no file, its
+    path is `untitled` in the working directory, with a suffix that depends on `language_id`.
     """
     parts = urlsplit(uri)
     name = unquote(parts.path)

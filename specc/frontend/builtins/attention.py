@@ -72,10 +72,11 @@ def attend(
     """Compute scaled dot-product attention over [batch, heads, length, head_dim]. Returns (out,
     weights).
 
-    Inputs without a heads axis have a single head. If the query is [batch, d], the results have no
-    length axis. If there are fewer key heads than query heads, compute grouped-query attention.
-    `scale` defaults to 1/sqrt(d). `cap` is the logit soft-capping limit; soft-capping is applied
-    before the bias `add` and the mask. `sinks` [heads] are the logits of attention sinks.
+    Inputs without a heads axis are treated as having a single head. If the query is [batch, d], the
+    results have no length axis. If there are fewer key heads than query heads, compute
+    grouped-query attention. `scale` defaults to 1/sqrt(d). `cap` is the logit soft-capping limit;
+    soft-capping is applied before the bias `add` and the mask. `sinks` [heads] are the logits of
+    attention sinks.
     """
     ctx.check_range(cap, "cap", 0.0)
     ctx.check_range(scale, "scale", -math.inf)
