@@ -63,7 +63,8 @@ def gru(op: ops.Gru, lengths: LengthValues, *args: Array | None) -> tuple[Array,
 def lstm(op: ops.Lstm, lengths: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """Run an LSTM layer in one direction.
 
-    The maximum number of spec source characters on a page.
+    f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
+    -> f[b t r], f[b r], f[b h]
     """
     x = ops.RecurrentOperands.from_operands(args)
 

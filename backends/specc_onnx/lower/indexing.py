@@ -38,7 +38,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
 
 @lower
 def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
-    """`index` is the index of the axis in `op.factors`."""
+    """Lower a strided slice to `Slice` with a step."""
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
