@@ -110,14 +110,14 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[str]:
-    """Return a note on the origin of each operand, such as "`d` is defined in config.json:9:18"."""
+    """Return notes on the origins of the operands: "the value of `d` is from config.json:9:18"."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, source = side.span, origin and origin.span
         # add no note for a literal, because its origin is the expression itself
         if span and source and (span.source is not source.source or span.start != source.start):
-            notes.append(f"`{span.text}` is defined in {source}")
+            notes.append(f"the value of `{span.text}` is from {source}")
     return notes
 
 

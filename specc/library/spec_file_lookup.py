@@ -197,12 +197,12 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
     return _parse_cached(source.name, source.text)
 
 
-SPEC_KEYS = ("specc", "model", "extends", "items", "dims")
-"""Keys that identify specs: every YAML or JSON spec contains at least one of them. The value of
-`model` must be a string, because `model` is a map in many other files, such as tokenizer.json.
+SPEC_KEYS = ("specc", "extends", "items", "dims")
+"""Keys that identify specs. Every YAML or JSON spec contains one of them, or a string for `model`,
+which is a map in many other files, such as tokenizer.json.
 """
 YAML_SPEC_KEY = re.compile(
-    r"^[ \t]*[\"']?(?:(?:specc|extends|items|dims)[\"']?[ \t]*:|"
+    rf"^[ \t]*[\"']?(?:(?:{'|'.join(SPEC_KEYS)})[\"']?[ \t]*:|"
     r"model[\"']?[ \t]*:[ \t]+[^\s#&{\[])",
     re.MULTILINE,
 )
@@ -231,8 +231,10 @@ def _has_spec_content(suffix: str, text: str) -> bool:
                 keys = parse_strict_json(text, NO_LIMITS)
             except ValueError:  # the parser reports the error with its position
                 return True
-            return not isinstance(keys, dict) or any(
-                key in keys and (key != "model" or isinstance(keys[key], str)) for key in SPEC_KEYS
+            return (
+                not isinstance(keys, dict)
+                or isinstance(keys.get("model"), str)
+                or not keys.keys().isdisjoint(SPEC_KEYS)
             )
         case ".yaml" | ".yml":
             has_mapping = (YAML_SPEC_KEY.search(text), FLOW_MAPPING.search(text))
